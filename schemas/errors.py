@@ -62,3 +62,9 @@ class PartitionUnreadable(ChargebackError):
 
 class CheckFailed(ChargebackError):
     """A blocking check failed: nothing was published, what was published stays."""
+
+
+class PublicationBusy(ChargebackError):
+    """Another run holds the lake's writer lock."""
+
+    exit_code = 3

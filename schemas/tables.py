@@ -8,6 +8,7 @@ milliseconds in Int64, quantities DECIMAL(18,12), unit prices DECIMAL(18,6), cos
 import dataclasses
 
 import dataframely as dy
+import polars as pl
 
 
 def _instant(description: str, *, key: bool = False, nullable: bool = False) -> dy.Datetime:
@@ -369,6 +370,7 @@ class Table:
 
 
 RAW_TABLES = (
+    Table("raw/findings", Findings),
     Table("raw/telemetry", DeviceTelemetry),
     Table("raw/workload_telemetry", WorkloadTelemetry),
     Table("raw/pods", PodSighting),
@@ -387,3 +389,8 @@ FACT_TABLES = (
 )
 CHECKS_TABLE = Table("checks", CheckResults)
 TABLES = {table.name: table for table in (*RAW_TABLES, *FACT_TABLES, CHECKS_TABLE)}
+
+
+def polars_schema(schema: type[dy.Schema]) -> pl.Schema:
+    """Column names and Polars types of a table, in order."""
+    return pl.Schema({name: column.dtype for name, column in schema.columns().items()})

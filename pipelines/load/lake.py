@@ -1,0 +1,229 @@
+"""The lake on disk: where each partition lives, and the only code that writes one.
+
+One partition of one table is exactly one Parquet object, written beside its place and renamed onto it, so a reader sees
+the old one or the new one. Facts are written as candidates and take their published place only after the checks
+(`publish`). Reading for people is the catalog's business (`pipelines.load.catalog`).
+"""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import dataframely as dy
+import polars as pl
+from filelock import FileLock, Timeout
+
+from schemas.errors import PartitionMissing, PartitionUnreadable, PublicationBusy
+from schemas.tables import FACT_TABLES, SnapshotObject, Table, polars_schema
+
+FOCUS_DATASET = "cost_and_usage"
+SNAPSHOTS = "raw/snapshots"
+_LOCK_WAIT_S = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """One landed Parquet object: its path and its number of rows."""
+
+    path: Path
+    rows: int
+
+
+class Lake:
+    """A lake under one folder. Every method names its partition by cluster and UTC day."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    # --- places ---------------------------------------------------------------------------------------------------
+
+    def path(self, table: str, cluster: str, date: dt.date) -> Path:
+        """Place of a published partition, and of a raw one."""
+        return self.root / table / f"cluster={cluster}" / f"date={date}" / "part.parquet"
+
+    def candidate_path(self, table: str, cluster: str, date: dt.date) -> Path:
+        """Place of a partition that has not passed its checks."""
+        return self.root / "candidate" / table / f"cluster={cluster}" / f"date={date}" / "part.parquet"
+
+    def focus_path(self, cluster: str, date: dt.date, dataset: str = FOCUS_DATASET) -> Path:
+        """Place of a published FOCUS partition."""
+        period = f"billing_period={date:%Y-%m}"
+        return self.root / "focus" / dataset / period / f"cluster={cluster}" / f"{date}.parquet"
+
+    def data_docs_path(self, cluster: str, date: dt.date) -> Path:
+        """Folder of the checks' Data Docs of one attempt."""
+        return self.root / "data_docs" / f"cluster={cluster}" / f"date={date}"
+
+    def staging_path(self, cluster: str, date: dt.date) -> Path:
+        """Folder where an extraction keeps the tiles it has, so that the next run resumes."""
+        return self.root / "staging" / f"cluster={cluster}" / f"date={date}"
+
+    # --- raw ------------------------------------------------------------------------------------------------------
+
+    def append_snapshot(self, cluster: str, frame: pl.DataFrame) -> Path:
+        """Land one reading of the Kubernetes API: one object per instant. Returns its path."""
+        observed_at: dt.datetime = frame["observed_at"][0]
+        name = f"{observed_at:%H%M%S}.{observed_at.microsecond // 1000:03d}Z.parquet"
+        path = self.root / SNAPSHOTS / f"cluster={cluster}" / f"date={observed_at:%Y-%m-%d}" / name
+        _write_parquet(frame, SnapshotObject, path, table=SNAPSHOTS)
+        return path
+
+    def snapshots(self, cluster: str, *, since: dt.datetime) -> list[Path]:
+        """Paths of the snapshots taken at or after `since`, oldest first."""
+        folder = self.root / SNAPSHOTS / f"cluster={cluster}"
+        paths = sorted(folder.glob("date=*/*.parquet"))
+        return [path for path in paths if snapshot_instant(path) >= since]
+
+    # --- partitions -----------------------------------------------------------------------------------------------
+
+    def write(self, table: Table, frame: pl.DataFrame, cluster: str, date: dt.date, *, candidate: bool) -> Written:
+        """Check a partition against its schema, sort it by its key, and put it in its place whole."""
+        place = self.candidate_path if candidate else self.path
+        return _write_parquet(frame, table.schema, place(table.name, cluster, date), table=table.name)
+
+    def write_focus_candidate(
+        self, frame: pl.DataFrame, schema: type[dy.Schema], cluster: str, date: dt.date, order: list[str]
+    ) -> Written:
+        """Land FOCUS rows as a candidate; `order` is their total order."""
+        path = self.candidate_path(f"focus/{FOCUS_DATASET}", cluster, date)
+        return _write_parquet(frame, schema, path, table=f"focus/{FOCUS_DATASET}", order=order)
+
+    def scan(self, table: Table, cluster: str, date: dt.date, *, candidate: bool) -> pl.LazyFrame:
+        """Read a partition lazily. Raises PartitionMissing, or PartitionUnreadable for a truncated or older one."""
+        place = self.candidate_path if candidate else self.path
+        return scan_partition(place(table.name, cluster, date), table, cluster, date)
+
+    def has(self, table: Table, cluster: str, date: dt.date) -> bool:
+        """Whether a published (or raw) partition is there."""
+        return self.path(table.name, cluster, date).exists()
+
+    # --- publication ----------------------------------------------------------------------------------------------
+
+    def publish(self, cluster: str, date: dt.date) -> list[Path]:
+        """Let the candidates of a day take the published places.
+
+        The intention is written down first and taken away last, so a publication that was killed between two renames is
+        finished by the next one, or by `finish_publications`. FOCUS comes last: it is what others bill from.
+        """
+        moves = [
+            (self.candidate_path(table.name, cluster, date), self.path(table.name, cluster, date))
+            for table in FACT_TABLES
+        ]
+        moves.append((self.candidate_path(f"focus/{FOCUS_DATASET}", cluster, date), self.focus_path(cluster, date)))
+        for candidate, _ in moves:
+            if not candidate.exists():
+                raise PartitionMissing(
+                    f"{cluster} {date}: expected the candidate {candidate}, found none; run this day again."
+                )
+        intention = self.root / "candidate" / f"publishing-{cluster}-{date}.json"
+        relative = [[str(a.relative_to(self.root)), str(b.relative_to(self.root))] for a, b in moves]
+        _replace_bytes(intention, json.dumps(relative).encode())
+        return self._finish(intention)
+
+    def finish_publications(self) -> None:
+        """Finish publications that a killed run left half done. Safe to call at any time under the writer's lock."""
+        for intention in sorted((self.root / "candidate").glob("publishing-*.json")):
+            self._finish(intention)
+
+    def _finish(self, intention: Path) -> list[Path]:
+        published = []
+        for source, target in json.loads(intention.read_bytes()):
+            candidate, place = self.root / source, self.root / target
+            if candidate.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                candidate.replace(place)
+            published.append(place)
+        intention.unlink()
+        return published
+
+    def clear_staging(self, cluster: str, date: dt.date) -> None:
+        """Forget the tiles of an extraction that has landed."""
+        folder = self.staging_path(cluster, date)
+        if folder.exists():
+            shutil.rmtree(folder)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lake's one writer lock. Raises PublicationBusy when another run keeps it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / ".writer.lock")
+        try:
+            with lock.acquire(timeout=_LOCK_WAIT_S):
+                yield
+        except Timeout:
+            raise PublicationBusy(
+                f"{self.root}: another run has been writing this lake for {_LOCK_WAIT_S} s; try again when it is done."
+            ) from None
+
+
+def snapshot_instant(path: Path) -> dt.datetime:
+    """The instant that a snapshot's path names."""
+    day = path.parent.name.removeprefix("date=")
+    return dt.datetime.strptime(f"{day} {path.stem}+0000", "%Y-%m-%d %H%M%S.%fZ%z")
+
+
+def scan_partition(path: Path, table: Table, cluster: str, date: dt.date) -> pl.LazyFrame:
+    """Read one Parquet object as `table`, refusing one that is missing, truncated, or of another schema."""
+    if not path.exists():
+        raise PartitionMissing(
+            f"{cluster} {date}: {table.name} has no partition in this lake (expected {path}); "
+            f"run `gpu-chargeback run --date {date} --cluster {cluster}`."
+        )
+    expected = polars_schema(table.schema)
+    rebuild = f"Rebuild it with `gpu-chargeback run --date {date} --cluster {cluster}`."
+    try:
+        frame = pl.scan_parquet(path, hive_partitioning=False)
+        found = frame.collect_schema()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise PartitionUnreadable(f"{path}: not a whole Parquet file ({reason}). {rebuild}") from error
+    differing = sorted(
+        f"{name}: expected {expected.get(name, 'no such column')}, found {found.get(name, 'none')}"
+        for name in {*expected, *found}
+        if expected.get(name) != found.get(name)
+    )
+    if differing:
+        raise PartitionUnreadable(f"{path}: written by another version ({'; '.join(differing[:3])}). {rebuild}")
+    return frame.select(expected.names())
+
+
+def _write_parquet(
+    frame: pl.DataFrame, schema: type[dy.Schema], path: Path, *, table: str, order: list[str] | None = None
+) -> Written:
+    """Cast, check, sort, write beside, rename: never half a file to a reader, and the same rows are the same bytes."""
+    expected = polars_schema(schema)
+    checked = schema.validate(frame.select(expected.names()).cast(expected, strict=True))
+    ordered = checked.sort(order or schema.primary_key(), nulls_last=True, maintain_order=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        ordered.write_parquet(
+            beside,
+            compression="zstd",
+            statistics=True,
+            row_group_size=131_072,
+            metadata={"gpu_chargeback_table": table},
+        )
+        _sync(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return Written(path, ordered.height)
+
+
+def _replace_bytes(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    beside.write_bytes(content)
+    _sync(beside)
+    beside.replace(path)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,170 @@
+"""How busy each line's device was: shown beside the bill, never billed (ACCOUNTING 5).
+
+Takes lines and device telemetry; gives one row per line (`schemas.tables.Occupancy`). A device's figure is a holder's
+own only while that holder had the whole device for the whole averaged time. Not measured is null, never 0.
+"""
+
+from decimal import Decimal
+
+import polars as pl
+
+from pipelines.transform.apportion import gpu_hours, rounded_units
+
+LINE = ("group_id", "segment_from", "charge_kind", "line_key")
+_RATIOS = {
+    "engine_active_ratio": "engine_active",
+    "tensor_active_ratio": "tensor_active",
+    "sm_active_ratio": "sm_active",
+    "dram_active_ratio": "dram_active",
+}
+_MILLIJOULES_PER_KWH = 3_600_000_000
+_MIB_PER_GIB = 1024
+
+
+def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -> pl.LazyFrame:
+    """Occupancy of every line of the ledger.
+
+    A sample at ts covers (ts - interval, ts], so a holder's samples are those with start + interval <= ts <= end.
+
+    Args:
+        lines: rows of `GpuHours`.
+        telemetry: rows of `DeviceTelemetry`, edges around the day included.
+        bridge_ms: longest gap over which a counter's difference is taken.
+
+    Returns:
+        Rows of `Occupancy`.
+    """
+    runs = telemetry.select(
+        *("device_id", "hour", "metric", "first_at", "last_at", "interval_ms", "instants", "measured_ms"),
+        *("weighted_sum", "value_max"),
+    )
+    whole = pl.col("device_id").is_not_null() & (pl.col("sharing_mode") == "exclusive")
+    on_device = lines.filter(whole).select(
+        *LINE, "device_id", "hour", "segment_to", "hold_start", "hold_end", "line_ms"
+    )
+    in_segment = on_device.join(runs, on=["device_id", "hour"], how="inner").filter(
+        (pl.col("last_at") > pl.col("segment_from")) & (pl.col("last_at") <= pl.col("segment_to"))
+    )
+    own = _measured(in_segment.filter((pl.col("charge_kind") == "held") & _is_holders_own()))
+    device = in_segment.group_by(LINE).agg(device_engine_active_ratio=_ratio("engine_active"))
+    return (
+        lines.select("cluster", "date", *LINE, "hour", "dimensions", "label_sources", held=whole & _is_held())
+        .join(own, on=LINE, how="left")
+        .join(device, on=LINE, how="left")
+        .join(_energy(on_device, telemetry, bridge_ms), on=LINE, how="left")
+        .with_columns(
+            attribution_scope=pl.when(pl.col("held") & pl.col("coverage").is_not_null())
+            .then(pl.lit("device"))
+            .otherwise(pl.lit("none")),
+            coverage=pl.when("held").then(pl.col("coverage").fill_null(Decimal("0.000000"))),
+            process_sm_ratio=pl.lit(None, dtype=pl.Decimal(9, 6)),
+        )
+        .drop("held")
+    )
+
+
+def _is_held() -> pl.Expr:
+    return pl.col("charge_kind") == "held"
+
+
+def _is_holders_own() -> pl.Expr:
+    """Whether a run's samples were all taken while the hold had lasted an interval, and before it ended."""
+    after_start = pl.col("first_at") >= pl.col("hold_start") + pl.duration(milliseconds="interval_ms")
+    return after_start & (pl.col("hold_end").is_null() | (pl.col("last_at") <= pl.col("hold_end")))
+
+
+def _measured(runs: pl.LazyFrame) -> pl.LazyFrame:
+    """A line's own figures, out of the runs that are its own."""
+    engine_ms = _sum("engine_active", "measured_ms")
+    engine_instants = _sum("engine_active", "instants")
+    # Where the exporter gives no PROF series the device was still seen: by the metric that saw it most.
+    any_instants = pl.max_horizontal(*(_sum(metric, "instants") for metric in ("gpu_util", "memory_used", "energy")))
+    seen = pl.when(engine_instants > 0).then(engine_instants).otherwise(any_instants)
+    expected = pl.max_horizontal(pl.lit(1), pl.col("line_ms").first() // pl.col("interval_ms").min())
+    memory_ms = _sum("memory_used", "measured_ms")
+    memory = _sum("memory_used", "weighted_sum")
+    return runs.group_by(LINE).agg(
+        coverage=_millionths(pl.min_horizontal(pl.lit(1_000_000), _rounded_quotient(seen * 1_000_000, expected))),
+        **{name: _ratio(metric) for name, metric in _RATIOS.items()},
+        engine_active_gpu_hours=pl.when(engine_ms > 0).then(
+            # ppm x ms -> units of 1e-12 GPU-hour: x 10**12 / (10**6 x 3,600,000) = x 5 / 18
+            gpu_hours(_rounded_quotient(_sum("engine_active", "weighted_sum") * 5, pl.lit(18, dtype=pl.Int64)))
+        ),
+        measured_gpu_hours=pl.when(engine_ms > 0).then(gpu_hours(rounded_units(engine_ms))),
+        memory_used_gib_mean=pl.when(memory_ms > 0).then(
+            _millionths(_rounded_quotient(memory * 1_000_000, memory_ms * _MIB_PER_GIB), pl.Decimal(18, 6))
+        ),
+        memory_used_gib_max=_millionths(
+            pl.col("value_max").filter(pl.col("metric") == "memory_used").max() * 1_000_000 // _MIB_PER_GIB,
+            pl.Decimal(18, 6),
+        ),
+        memory_gib_hours=pl.when(memory_ms > 0).then(
+            # MiB x ms -> 1e-6 GiB-hours: x 10**6 / (1024 x 3,600,000)
+            _millionths(_rounded_quotient(memory * 10, pl.lit(1024 * 36, dtype=pl.Int64)), pl.Decimal(18, 6))
+        ),
+    )
+
+
+def _energy(on_device: pl.LazyFrame, telemetry: pl.LazyFrame, bridge_ms: int) -> pl.LazyFrame:
+    """Board energy once per board: each difference goes to the line that held the device at its end, else to idle.
+
+    Differences are our own: none over a gap longer than the bridging limit, none across a change of the metric's name
+    (units and identity change with it), and a counter that falls restarted from 0.
+    """
+    counters = (
+        telemetry.filter((pl.col("metric") == "energy") & (pl.col("gpu_instance_id") == ""))
+        .select("device_id", "hour", "first_at", "last_at", "value_first", "value_last", "increase", "metric_name")
+        .with_columns(
+            previous=pl.col("value_last").shift(1).over("device_id", order_by="first_at"),
+            since_ms=(
+                pl.col("first_at") - pl.col("last_at").shift(1).over("device_id", order_by="first_at")
+            ).dt.total_milliseconds(),
+            same_name=pl.col("metric_name") == pl.col("metric_name").shift(1).over("device_id", order_by="first_at"),
+        )
+        .with_columns(
+            joined=pl.when(pl.col("same_name") & (pl.col("since_ms") <= bridge_ms))
+            .then(
+                pl.when(pl.col("value_first") >= pl.col("previous"))
+                .then(pl.col("value_first") - pl.col("previous"))
+                .otherwise("value_first")
+            )
+            .otherwise(0)
+        )
+        .select("device_id", "hour", "last_at", millijoules=pl.col("increase").fill_null(0) + pl.col("joined"))
+    )
+    in_segment = counters.join(on_device, on=["device_id", "hour"], how="inner").filter(
+        (pl.col("last_at") > pl.col("segment_from")) & (pl.col("last_at") <= pl.col("segment_to"))
+    )
+    held = in_segment.filter(
+        _is_held()
+        & (pl.col("last_at") > pl.col("hold_start"))
+        & (pl.col("hold_end").is_null() | (pl.col("last_at") <= pl.col("hold_end")))
+    )
+    idle = in_segment.filter(pl.col("charge_kind") == "idle").join(
+        held, on=["device_id", "hour", "last_at"], how="anti"
+    )
+    kwh = pl.col("millijoules").sum().cast(pl.Decimal(38, 9)) / pl.lit(Decimal(_MILLIJOULES_PER_KWH))
+    return pl.concat([held, idle]).group_by(LINE).agg(energy_kwh=kwh.cast(pl.Decimal(18, 9)))
+
+
+def _sum(metric: str, column: str) -> pl.Expr:
+    return pl.col(column).filter(pl.col("metric") == metric).sum()
+
+
+def _ratio(metric: str) -> pl.Expr:
+    """Time-weighted mean of a metric kept in millionths; null where it was never measured."""
+    covered = _sum(metric, "measured_ms")
+    return pl.when(covered > 0).then(_millionths(_rounded_quotient(_sum(metric, "weighted_sum"), covered)))
+
+
+def _rounded_quotient(numerator: pl.Expr, denominator: pl.Expr) -> pl.Expr:
+    """Whole quotient of whole numbers, half-even."""
+    quotient, rest = numerator // denominator, numerator % denominator
+    up = (2 * rest > denominator) | ((2 * rest == denominator) & (quotient % 2 == 1))
+    return quotient + up.cast(pl.Int64)
+
+
+def _millionths(value: pl.Expr, dtype: pl.Decimal | None = None) -> pl.Expr:
+    """Whole millionths -> a decimal with six places, exact."""
+    one = pl.lit(Decimal("0.000001"), dtype=pl.Decimal(38, 6))
+    return (value.cast(pl.Decimal(38, 6)) * one).cast(dtype or pl.Decimal(9, 6))
