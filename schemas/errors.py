@@ -65,6 +65,6 @@ class CheckFailed(ChargebackError):
 
 
 class PublicationBusy(ChargebackError):
-    """Another run holds the lake's writer lock."""
+    """Another run is making the same partition."""
 
     exit_code = 3

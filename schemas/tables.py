@@ -370,7 +370,8 @@ class Table:
 
 
 RAW_TABLES = (
-    Table("raw/findings", Findings),
+    Table("raw/inventory_findings", Findings),
+    Table("raw/telemetry_findings", Findings),
     Table("raw/telemetry", DeviceTelemetry),
     Table("raw/workload_telemetry", WorkloadTelemetry),
     Table("raw/pods", PodSighting),
@@ -388,6 +389,8 @@ FACT_TABLES = (
     Table("findings", Findings),
 )
 CHECKS_TABLE = Table("checks", CheckResults)
+# One object per instant: `<lake>/raw/snapshots/cluster=<c>/date=<d>/<HHMMSS.mmm>Z.parquet`.
+SNAPSHOTS_TABLE = Table("raw/snapshots", SnapshotObject)
 TABLES = {table.name: table for table in (*RAW_TABLES, *FACT_TABLES, CHECKS_TABLE)}
 
 

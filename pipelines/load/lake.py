@@ -19,11 +19,9 @@ import polars as pl
 from filelock import FileLock, Timeout
 
 from schemas.errors import PartitionMissing, PartitionUnreadable, PublicationBusy
-from schemas.tables import FACT_TABLES, SnapshotObject, Table, polars_schema
+from schemas.tables import FACT_TABLES, RAW_TABLES, SNAPSHOTS_TABLE, Table, polars_schema
 
 FOCUS_DATASET = "cost_and_usage"
-SNAPSHOTS = "raw/snapshots"
-_LOCK_WAIT_S = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +53,10 @@ class Lake:
         period = f"billing_period={date:%Y-%m}"
         return self.root / "focus" / dataset / period / f"cluster={cluster}" / f"{date}.parquet"
 
+    def focus_dataset_path(self, dataset: str = FOCUS_DATASET) -> Path:
+        """Folder of a FOCUS dataset, where its metadata JSON lies too."""
+        return self.root / "focus" / dataset
+
     def data_docs_path(self, cluster: str, date: dt.date) -> Path:
         """Folder of the checks' Data Docs of one attempt."""
         return self.root / "data_docs" / f"cluster={cluster}" / f"date={date}"
@@ -69,13 +71,13 @@ class Lake:
         """Land one reading of the Kubernetes API: one object per instant. Returns its path."""
         observed_at: dt.datetime = frame["observed_at"][0]
         name = f"{observed_at:%H%M%S}.{observed_at.microsecond // 1000:03d}Z.parquet"
-        path = self.root / SNAPSHOTS / f"cluster={cluster}" / f"date={observed_at:%Y-%m-%d}" / name
-        _write_parquet(frame, SnapshotObject, path, table=SNAPSHOTS)
+        path = self.root / SNAPSHOTS_TABLE.name / f"cluster={cluster}" / f"date={observed_at:%Y-%m-%d}" / name
+        _write_parquet(frame, SNAPSHOTS_TABLE.schema, path, table=SNAPSHOTS_TABLE.name)
         return path
 
     def snapshots(self, cluster: str, *, since: dt.datetime) -> list[Path]:
         """Paths of the snapshots taken at or after `since`, oldest first."""
-        folder = self.root / SNAPSHOTS / f"cluster={cluster}"
+        folder = self.root / SNAPSHOTS_TABLE.name / f"cluster={cluster}"
         paths = sorted(folder.glob("date=*/*.parquet"))
         return [path for path in paths if snapshot_instant(path) >= since]
 
@@ -101,6 +103,19 @@ class Lake:
     def has(self, table: Table, cluster: str, date: dt.date) -> bool:
         """Whether a published (or raw) partition is there."""
         return self.path(table.name, cluster, date).exists()
+
+    def dates(self, table: Table, cluster: str) -> list[dt.date]:
+        """Days of which a published (or raw) partition is there."""
+        folder = self.root / table.name / f"cluster={cluster}"
+        return sorted(
+            dt.date.fromisoformat(path.parent.name.removeprefix("date=")) for path in folder.glob("date=*/part.parquet")
+        )
+
+    def copy_raw(self, cluster: str, date: dt.date, *, to: "Lake") -> None:
+        """Put this lake's raw layer of a day into another lake, unchanged."""
+        for table in RAW_TABLES:
+            content = self.path(table.name, cluster, date).read_bytes()
+            _replace_bytes(to.path(table.name, cluster, date), content)
 
     # --- publication ----------------------------------------------------------------------------------------------
 
@@ -141,6 +156,12 @@ class Lake:
         intention.unlink()
         return published
 
+    def write_focus_metadata(self, metadata: dict[str, object], dataset: str = FOCUS_DATASET) -> Path:
+        """Put the FOCUS metadata beside the dataset, whole."""
+        path = self.focus_dataset_path(dataset) / "metadata.json"
+        _replace_bytes(path, json.dumps(metadata, indent=2, sort_keys=True).encode() + b"\n")
+        return path
+
     def clear_staging(self, cluster: str, date: dt.date) -> None:
         """Forget the tiles of an extraction that has landed."""
         folder = self.staging_path(cluster, date)
@@ -148,16 +169,16 @@ class Lake:
             shutil.rmtree(folder)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lake's one writer lock. Raises PublicationBusy when another run keeps it."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.root / ".writer.lock")
+    def writing(self, cluster: str, date: dt.date) -> Iterator[None]:
+        """Be the only run that makes this partition. Raises PublicationBusy when another one does."""
+        folder = self.root / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            with lock.acquire(timeout=_LOCK_WAIT_S):
+            with FileLock(folder / f"{cluster}-{date}.lock", timeout=0):
                 yield
         except Timeout:
             raise PublicationBusy(
-                f"{self.root}: another run has been writing this lake for {_LOCK_WAIT_S} s; try again when it is done."
+                f"{cluster} {date}: another run is making this day in {self.root}; try again when it is done."
             ) from None
 
 

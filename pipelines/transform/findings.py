@@ -147,8 +147,8 @@ def _strange_hosts(devices: pl.LazyFrame, nodes: pl.LazyFrame) -> pl.LazyFrame:
             code=pl.lit("strange_host"),
             subject="node",
             message=pl.format(
-                "DCGM host {} is no node of the inventory, and {} nodes have GPUs that no series shows: if these are the "
-                "same machines, they are owned twice; give the series a `node` label.",
+                "DCGM host {} is no node of the inventory, and {} nodes have GPUs that no series shows: if these are "
+                "the same machines, they are owned twice; give the series a `node` label.",
                 "node",
                 "dark",
             ),

@@ -105,3 +105,24 @@ def pod_lives(pods: pl.LazyFrame) -> pl.LazyFrame:
 def _observed_absence(last_seen: str) -> pl.Expr:
     """First time that any source looked and did not find it, after the last time that any source found it."""
     return pl.col("absent_at").filter(pl.col("absent_at") > pl.col(last_seen).max()).min()
+
+
+def pod_boundaries(pods: pl.LazyFrame) -> pl.LazyFrame:
+    """Where pods start and end on their nodes: samples are reduced apart on either side.
+
+    Args:
+        pods: rows of `pod_lives`.
+
+    Returns:
+        node, at, kind (`start` or `end`), distinct.
+    """
+    return (
+        pl.concat(
+            [
+                pods.select("node", at="hold_start", kind=pl.lit("start")),
+                pods.select("node", at="hold_end", kind=pl.lit("end")),
+            ]
+        )
+        .unique()
+        .sort("node", "at", "kind")
+    )

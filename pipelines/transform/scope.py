@@ -1,7 +1,7 @@
 """What this version does not bill, found in the data and refused by name, rather than billed wrongly.
 
-Whole devices are billed. A shared device (time-slicing, MPS, MIG, vGPU), a resource other than nvidia.com/gpu, or a hold
-that no device answers for stops the day with a sentence that names it.
+Whole devices are billed. A shared device (time-slicing, MPS, MIG, vGPU), a resource other than nvidia.com/gpu, or a
+hold that no device answers for stops the day with a sentence that names it.
 """
 
 import polars as pl
@@ -34,8 +34,8 @@ def require_whole_devices(telemetry: pl.LazyFrame, nodes: pl.LazyFrame, pods: pl
     if found:
         raise NotCovered(
             f"shared GPUs are not billed by this version, whole devices are: found {_listed(found)}. "
-            "Nothing was published; leave these nodes to another cluster entry (`matchers`), or wait for a version that "
-            "bills them."
+            "Nothing was published; leave these nodes to another cluster entry (`matchers`), or wait for a version "
+            "that bills them."
         )
 
 
@@ -66,8 +66,8 @@ def require_devices_for_holds(pods: pl.LazyFrame, holdings: pl.LazyFrame, *, win
     )
     if unclear:
         raise NotCovered(
-            f"cannot tell which of a node's GPU models was held: {_listed(sorted(unclear))}. Expected pod labels on the "
-            "DCGM series of a node with several models; found none. Nothing was published."
+            f"cannot tell which of a node's GPU models was held: {_listed(sorted(unclear))}. Expected pod labels on "
+            "the DCGM series of a node with several models; found none. Nothing was published."
         )
 
 
