@@ -15,7 +15,8 @@ from assets.published import PUBLISHED
 from assets.raw import raw_assets
 from assets.settings import Settings
 from pipelines.load.lake import Lake
-from schemas.config import Config, load_config
+from schemas.config import Config
+from schemas.config_file import load_config
 
 OWNERS = ["team:platform"]
 EXTRACT_RETRIES = dg.RetryPolicy(max_retries=3, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS)

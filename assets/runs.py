@@ -19,7 +19,8 @@ from assets.definitions import SAMPLE_CONFIG, build_assets, build_resources
 from assets.partitions import partition_key
 from assets.settings import Settings
 from pipelines.load.lake import Lake
-from schemas.config import Config, load_config
+from schemas.config import Config
+from schemas.config_file import load_config
 from schemas.errors import CheckFailed
 from schemas.tables import CHECKS_TABLE, TABLES
 

@@ -42,7 +42,7 @@ class Settings:
         return [
             Rate(
                 model_key=normalize_model(rate.model),
-                list_price=rate.list_price,
+                list_price=rate.listed_price,
                 contracted_price=rate.contracted_price,
                 category=rate.category,
                 valid_from=rate.valid_from,

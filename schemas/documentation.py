@@ -1,10 +1,16 @@
-"""docs/tables.md, made from `schemas.tables`: run `python -m schemas.documentation` after a change there."""
+"""What is made from the schemas: docs/tables.md and the JSON Schema of chargeback.yaml.
 
+Run `python -m schemas.documentation` after a change in `schemas.tables` or `schemas.config`; a test compares.
+"""
+
+import json
 from pathlib import Path
 
+from schemas.config import json_schema
 from schemas.tables import CHECKS_TABLE, FACT_TABLES, RAW_TABLES, SNAPSHOTS_TABLE, Table
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "tables.md"
+TABLES_PAGE = Path(__file__).resolve().parent.parent / "docs" / "tables.md"
+CONFIG_SCHEMA = Path(__file__).resolve().parent / "chargeback.schema.json"
 _HEAD = """# Tables of the lake
 
 Made from `schemas/tables.py` by `python -m schemas.documentation`. One partition is one Parquet object:
@@ -57,5 +63,11 @@ def _type_name(polars_type: str) -> str:
     )
 
 
+def config_schema_text() -> str:
+    """The JSON Schema of chargeback.yaml as it is committed."""
+    return json.dumps(json_schema(), indent=2, sort_keys=True) + "\n"
+
+
 if __name__ == "__main__":
-    TARGET.write_text(tables_markdown())
+    TABLES_PAGE.write_text(tables_markdown())
+    CONFIG_SCHEMA.write_text(config_schema_text())
