@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pydantic
 import yaml
@@ -34,7 +34,7 @@ _RATE_COLUMNS = ("id", "model", "list", "contracted", "category", "from", "to")
 class _Loader(yaml.SafeLoader):
     """YAML whose numbers and dates stay text (a price is never a binary float) and whose keys are not given twice."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as its base declares it
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys: dict[Any, int] = {}

@@ -1,0 +1,42 @@
+"""Real servers for tests: Prometheus with a world's samples, and a Kubernetes API on loopback."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.services.kubernetes import KubernetesApi, kubernetes_api
+from tests.services.prometheus import Unavailable, binaries, prometheus_server
+
+
+@pytest.fixture(scope="session")
+def prometheus_binaries() -> None:
+    """Skip, saying why, where no Prometheus can be had; fail instead where skipping would hide something."""
+    try:
+        binaries()
+    except Unavailable as reason:
+        if os.environ.get("CI") or os.environ.get("GPU_CHARGEBACK_REQUIRE_SERVERS"):
+            pytest.fail(f"a real Prometheus is required here: {reason}")
+        pytest.skip(f"needs a real Prometheus: {reason}")
+
+
+@pytest.fixture(scope="module")
+def start_prometheus(
+    prometheus_binaries: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., str]]:
+    """Start a real Prometheus that serves an OpenMetrics file; gives its URL. Stopped after the module's tests."""
+    with ExitStack() as stack:
+
+        def start(openmetrics: Path, *options: str) -> str:
+            return stack.enter_context(prometheus_server(openmetrics, tmp_path_factory.mktemp("prometheus"), *options))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def kubernetes() -> Iterator[KubernetesApi]:
+    """A Kubernetes API on loopback."""
+    with kubernetes_api() as api:
+        yield api
