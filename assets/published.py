@@ -1,6 +1,7 @@
 """What others read: FOCUS rows as a candidate, the publication that the checks guard, and the catalog."""
 
 import datetime as dt
+import importlib.metadata
 
 import dagster as dg
 
@@ -40,7 +41,13 @@ def focus_cost_and_usage(
     cluster, date = cluster_and_date(context.partition_key)
     published = lake.publish(cluster, date)
     lake.write_focus_metadata(
-        focus_metadata(settings.config, lake.focus_dataset_path(), updated_at=dt.datetime.now(dt.UTC))
+        focus_metadata(
+            settings.config,
+            published=lake.focus_days(),
+            updated_at=dt.datetime.now(dt.UTC),
+            generator_version=importlib.metadata.version("gpu-chargeback"),
+            previous=lake.focus_metadata(),
+        )
     )
     return dg.MaterializeResult(metadata={"path": dg.MetadataValue.path(str(published[-1])), "objects": len(published)})
 

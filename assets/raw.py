@@ -42,9 +42,8 @@ def raw_inventory(
         pl.scan_parquet(paths, hive_partitioning=False) if paths else pl.LazyFrame(schema=polars_schema(SnapshotObject))
     )
     from_api = sightings(snapshots, [snapshot_instant(path) for path in paths], cluster=cluster, day=date)
-    from_history = read_kube_state(
-        PrometheusSource(connection.prometheus, cluster), cluster=cluster, day=date, now=settings.now
-    )
+    with PrometheusSource(connection.prometheus, cluster) as source:
+        from_history = read_kube_state(source, cluster=cluster, day=date, now=settings.now)
     written = {
         name: _land(lake, f"raw/{name}", pl.concat([a, b]), cluster, date, keep=_keep_forgotten(name))
         for name, a, b in (
@@ -69,16 +68,17 @@ def raw_telemetry(
     cluster, date = cluster_and_date(context.partition_key)
     pods = lake.scan(TABLES["raw/pods"], cluster, date, candidate=False)
     try:
-        reading = read_telemetry(
-            PrometheusSource(settings.cluster(cluster).prometheus, cluster),
-            cluster=cluster,
-            day=date,
-            cuts=pod_boundaries(pod_lives(pods)).collect(),
-            bridge_gap_ms=settings.bridge_ms,
-            now=settings.now,
-            staging=lake.staging_path(cluster, date),
-            on_tile=tile_progress,
-        )
+        with PrometheusSource(settings.cluster(cluster).prometheus, cluster) as source:
+            reading = read_telemetry(
+                source,
+                cluster=cluster,
+                day=date,
+                cuts=pod_boundaries(pod_lives(pods)).collect(),
+                bridge_gap_ms=settings.bridge_ms,
+                now=settings.now,
+                staging=lake.staging_path(cluster, date),
+                on_tile=tile_progress,
+            )
     except NothingToBill as nothing:
         return _what_was_landed_before(lake, cluster, date, nothing)
     device = _land(lake, "raw/telemetry", reading.device, cluster, date, keep=merge_readings)

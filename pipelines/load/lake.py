@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dataframely as dy
 import polars as pl
@@ -155,6 +156,20 @@ class Lake:
             published.append(place)
         intention.unlink()
         return published
+
+    def focus_days(self, dataset: str = FOCUS_DATASET) -> dict[tuple[str, dt.date], dt.datetime]:
+        """(cluster, day) -> when it was last published."""
+        return {
+            (path.parent.name.removeprefix("cluster="), dt.date.fromisoformat(path.stem)): dt.datetime.fromtimestamp(
+                path.stat().st_mtime, dt.UTC
+            )
+            for path in sorted(self.focus_dataset_path(dataset).glob("billing_period=*/cluster=*/*.parquet"))
+        }
+
+    def focus_metadata(self, dataset: str = FOCUS_DATASET) -> dict[str, Any] | None:
+        """The FOCUS metadata beside the dataset; None where there is none yet."""
+        path = self.focus_dataset_path(dataset) / "metadata.json"
+        return json.loads(path.read_bytes()) if path.exists() else None
 
     def write_focus_metadata(self, metadata: dict[str, object], dataset: str = FOCUS_DATASET) -> Path:
         """Put the FOCUS metadata beside the dataset, whole."""
