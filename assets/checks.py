@@ -19,7 +19,9 @@ from pipelines.validate.expectations import CheckOutcome, validate_facts, valida
 from schemas.tables import CHECKS_TABLE, FACT_TABLES, polars_schema
 
 
-@dg.asset_check(asset=reconciliation, additional_deps=list(FACTS), blocking=True)
+@dg.asset_check(
+    asset=reconciliation, additional_deps=[fact for fact in FACTS if fact is not reconciliation], blocking=True
+)
 def facts_reconcile(
     context: dg.AssetCheckExecutionContext, lake: dg.ResourceParam[Lake], settings: dg.ResourceParam[Settings]
 ) -> dg.AssetCheckResult:

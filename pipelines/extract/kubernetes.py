@@ -6,14 +6,16 @@ fields that the ledger reads (docs/decisions/snapshots-keep-little.md). What sev
 """
 
 import datetime as dt
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import msgspec
 import polars as pl
 import urllib3
+import yaml
 from kubernetes import client
 from kubernetes import config as kubernetes_config
 from kubernetes.config.config_exception import ConfigException
@@ -23,18 +25,21 @@ from schemas.errors import ConfigError, SourceRefused, SourceUnavailable
 from schemas.tables import SnapshotObject, polars_schema
 
 PAGE = 500
-TIMEOUTS_S = (10, 60)  # to connect, to read a page
+TIMEOUTS_S = (10, 60)  # to connect, to wait for bytes
 ATTEMPTS = 4
 RESTARTS_AFTER_EXPIRY = 3
 GPU_PREFIX = "nvidia.com/"
+CLAIM_VERSIONS = ("v1", "v1beta2", "v1beta1")  # of resource.k8s.io, the newest first
+_ANNOTATIONS = "resource.kubernetes.io/"
 _RETRIED = frozenset({429, 500, 502, 503, 504})
+_log = logging.getLogger(__name__)
 
 
 # --- what is kept of an object -------------------------------------------------------------------------------------
 
 
 class _Kept(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Decoding into these drops every other field: environment, commands, volumes, annotations."""
+    """Decoding into these drops every other field: environment, commands, volumes."""
 
 
 class OwnerReference(_Kept):
@@ -44,32 +49,67 @@ class OwnerReference(_Kept):
     controller: bool = False
 
 
-class Metadata(_Kept):
-    name: str = ""
-    uid: str = ""
+class OwnedMetadata(_Kept):
+    name: str
+    uid: str
     namespace: str | None = None
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    labels: dict[str, str] = {}
     owner_references: list[OwnerReference] = []
 
 
+class Metadata(OwnedMetadata):
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        # kubectl's last-applied-configuration repeats the whole object, environment included.
+        self.annotations = {key: text for key, text in self.annotations.items() if key.startswith(_ANNOTATIONS)}
+
+
+class Object(_Kept):
+    metadata: OwnedMetadata
+
+
+class Labeled(Object):
+    """Namespaces and Jobs: metadata only."""
+
+    metadata: Metadata
+
+
+Quantities = dict[str, str | int | float]
+
+
 class Resources(_Kept):
-    requests: dict[str, str | int | float] = {}
-    limits: dict[str, str | int | float] = {}
+    requests: Quantities = {}
+    limits: Quantities = {}
+
+    def __post_init__(self) -> None:
+        self.requests = {
+            name: n for name, n in self.requests.items() if name in {"cpu", "memory"} or _is_extended(name)
+        }
+        self.limits = {name: n for name, n in self.limits.items() if _is_extended(name)}
 
 
 class Container(_Kept):
     name: str = ""
+    image: str = ""
     restart_policy: str | None = None
     resources: Resources = msgspec.field(default_factory=Resources)
 
 
+class PodClaim(_Kept):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(_Kept):
     node_name: str | None = None
+    priority_class_name: str | None = None
     containers: list[Container] = []
     init_containers: list[Container] = []
-    resource_claims: list[dict[str, Any]] = []
+    resource_claims: list[PodClaim] = []
 
 
 class Moment(_Kept):
@@ -81,6 +121,7 @@ class Moment(_Kept):
 class ContainerState(_Kept):
     running: Moment | None = None
     terminated: Moment | None = None
+    waiting: Moment | None = None
 
 
 class ContainerStatus(_Kept):
@@ -95,18 +136,29 @@ class Condition(_Kept):
     last_transition_time: str | None = None
 
 
+class RequestMapping(_Kept):
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class ExtendedResourceClaim(_Kept):
+    resource_claim_name: str = ""
+    request_mappings: list[RequestMapping] = []
+
+
 class PodStatus(_Kept):
     phase: str = ""
     reason: str | None = None
     start_time: str | None = None
-    conditions: list[Condition] | None = None
-    container_statuses: list[ContainerStatus] | None = None
-    init_container_statuses: list[ContainerStatus] | None = None
-    resource_claim_statuses: list[dict[str, Any]] | None = None
-    extended_resource_claim_status: dict[str, Any] | None = None
+    conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    resource_claim_statuses: list[PodClaim] = []
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
-class Pod(_Kept):
+class Pod(Object):
     metadata: Metadata
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
@@ -121,35 +173,32 @@ class NodeSpec(_Kept):
 
 
 class NodeStatus(_Kept):
-    capacity: dict[str, str | int | float] = {}
-    allocatable: dict[str, str | int | float] = {}
+    capacity: Quantities = {}
+    allocatable: Quantities = {}
+    conditions: list[Condition] = []
     node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
-class Node(_Kept):
+class Node(Object):
     metadata: Metadata
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-class MetadataOnly(_Kept):
-    metadata: Metadata
-
-
-class Whole(_Kept):
-    """Claims and slices: small, and their shape differs by API version, so they are kept as they are."""
+class Whole(Object):
+    """Claims and slices: small, and their shape differs by API version, so spec and status are kept as they are."""
 
     metadata: Metadata
     spec: dict[str, Any] = {}
     status: dict[str, Any] = {}
 
 
-Kind = Pod | Node | MetadataOnly | Whole
-_K = TypeVar("_K", Pod, Node, MetadataOnly, Whole)
+def _is_extended(resource: str) -> bool:
+    return "/" in resource
 
 
-class ListMetadata(_Kept):
-    continue_: str = msgspec.field(default="", name="continue")
+_K = TypeVar("_K", bound=Object)
+_T = TypeVar("_T")
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -158,43 +207,55 @@ class ListMetadata(_Kept):
 def take_snapshot(cluster: Cluster, *, now: dt.datetime | None = None) -> pl.DataFrame:
     """Read the inventory once.
 
-    Kept are pods that ask for nvidia.com/* or carry claims, the nodes that have such devices or run such a pod, the
-    namespaces and controllers of these pods, and all ResourceClaims and ResourceSlices.
+    Kept are pods that ask for nvidia.com/* or carry claims, the nodes that have such devices or run such a pod, all
+    ResourceClaims and ResourceSlices, and the namespaces and controllers of those pods and claims.
 
     Returns:
         Rows of `SnapshotObject`, one per object, all observed at the instant the reading started.
 
     Raises:
         ConfigError: no kubeconfig, context or service-account token there.
-        SourceRefused: credentials or permissions refused; names the verb and resource.
-        SourceUnavailable: not reachable, too slow, or failing after retries.
+        SourceRefused: credentials, permissions or TLS refused; names the verb and resource.
+        SourceUnavailable: not reachable, too slow, a partial answer, or failing after retries.
     """
-    observed_at = (now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
-    api = _Api(cluster)
-    pods = [pod for pod in api.objects("/api/v1/pods", Pod) if _holds_gpus(pod)]
-    on_nodes = {pod.spec.node_name for pod in pods}
-    nodes = [node for node in api.objects("/api/v1/nodes", Node) if _has_gpus(node) or node.metadata.name in on_nodes]
-    namespaces = {pod.metadata.namespace for pod in pods}
-    owners = {reference.uid for pod in pods for reference in pod.metadata.owner_references}
-    rows = [_row("Pod", "v1", pod) for pod in pods] + [_row("Node", "v1", node) for node in nodes]
-    explaining = (
-        ("Namespace", "/api/v1/namespaces", lambda metadata: metadata.name in namespaces),
-        ("ReplicaSet", "/apis/apps/v1/replicasets", lambda metadata: metadata.uid in owners),
-        ("Job", "/apis/batch/v1/jobs", lambda metadata: metadata.uid in owners),
-    )
-    wanted: Callable[[Metadata], bool]
-    for kind, path, wanted in explaining:
-        rows += [_row(kind, "v1", each) for each in api.objects(path, MetadataOnly) if wanted(each.metadata)]
-    version = api.resource_version()
-    if version is not None:
-        for kind, plural in (("ResourceClaim", "resourceclaims"), ("ResourceSlice", "resourceslices")):
-            path = f"/apis/resource.k8s.io/{version}/{plural}"
-            rows += [_row(kind, f"resource.k8s.io/{version}", each) for each in api.objects(path, Whole)]
-    frame = pl.DataFrame(
-        [{"cluster": cluster.name, "observed_at": observed_at, **row} for row in rows],
-        schema=polars_schema(SnapshotObject),
-    )
-    return frame.sort("kind", "uid")
+    started = (now or dt.datetime.now(dt.UTC)).astimezone(dt.UTC)
+    with _Api(cluster) as api:
+        pods = api.objects("v1", "pods", Pod, _holds_gpus)
+        on_nodes = {pod.spec.node_name for pod in pods}
+        nodes = api.objects("v1", "nodes", Node, lambda node: _has_gpus(node) or node.metadata.name in on_nodes)
+        dra = api.claims_version()
+        claims = api.objects(dra, "resourceclaims", Whole) if dra else []
+        slices = api.objects(dra, "resourceslices", Whole) if dra else []
+        used = {each.metadata.namespace for each in (*pods, *claims)}
+        namespaces = api.objects("v1", "namespaces", Labeled, lambda each: each.metadata.name in used)
+        owners = {reference.uid for pod in pods for reference in pod.metadata.owner_references}
+        replica_sets = api.objects("apps/v1", "replicasets", Object, lambda each: each.metadata.uid in owners)
+        jobs = api.objects("batch/v1", "jobs", Labeled, lambda each: each.metadata.uid in owners)
+    read: list[tuple[str, str, Sequence[Object]]] = [
+        ("Pod", "v1", pods),
+        ("Node", "v1", nodes),
+        ("Namespace", "v1", namespaces),
+        ("ReplicaSet", "apps/v1", replica_sets),
+        ("Job", "batch/v1", jobs),
+        ("ResourceClaim", dra or "", claims),
+        ("ResourceSlice", dra or "", slices),
+    ]
+    rows = [
+        {
+            "cluster": cluster.name,
+            # Whole milliseconds: the lake names the snapshot by them.
+            "observed_at": started.replace(microsecond=started.microsecond // 1000 * 1000),
+            "kind": kind,
+            "api_version": api_version,
+            "uid": each.metadata.uid,
+            "namespace": each.metadata.namespace,
+            "name": each.metadata.name,
+            "object": msgspec.json.encode(each, order="sorted").decode(),
+        }
+        for kind, api_version, objects in read
+        for each in objects
+    ]
+    return SnapshotObject.validate(pl.DataFrame(rows, schema=polars_schema(SnapshotObject)).sort("kind", "uid"))
 
 
 def _holds_gpus(pod: Pod) -> bool:
@@ -204,23 +265,12 @@ def _holds_gpus(pod: Pod) -> bool:
         for container in containers
         for name in (*container.resources.requests, *container.resources.limits)
     )
-    return asks or bool(pod.spec.resource_claims)
+    return asks or bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
 
 
 def _has_gpus(node: Node) -> bool:
     named = {"nvidia.com/gpu.present", "nvidia.com/gpu.product"} & node.metadata.labels.keys()
-    return bool(named) or any(name.startswith(GPU_PREFIX) for name in node.status.capacity)
-
-
-def _row(kind: str, api_version: str, kept: Kind) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "api_version": api_version,
-        "uid": kept.metadata.uid,
-        "namespace": kept.metadata.namespace,
-        "name": kept.metadata.name,
-        "object": msgspec.json.encode(kept, order="deterministic").decode(),
-    }
+    return bool(named) or any(name.startswith(GPU_PREFIX) for name in (*node.status.capacity, *node.status.allocatable))
 
 
 class _Expired(Exception):
@@ -231,54 +281,93 @@ class _Absent(Exception):
     """The API server does not serve this path."""
 
 
+class _ListMetadata(_Kept):
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class _Version(_Kept):
+    version: str = ""
+
+
+class _Group(_Kept):
+    versions: list[_Version] = []
+
+
 class _Api:
-    """Lists of one cluster, through the real client's transport."""
+    """Lists of one cluster, through the real client's configuration and transport."""
 
     def __init__(self, cluster: Cluster) -> None:
         connection = cluster.kubernetes
         if connection is None:
             raise ConfigError(cluster.name, ["no `kubernetes:` section: there is no API to read"])
-        self._name = cluster.name
         self._client = _client(cluster.name, connection)
-        self._host: str = self._client.configuration.host
+        self._host = str(self._client.configuration.host)
+        self._name = f"{cluster.name}: the Kubernetes API at {self._host}"
 
-    def objects(self, path: str, kind: type[_K]) -> Sequence[_K]:
-        """All objects of a path; a list that expired midway starts again."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.rest_client.pool_manager.clear()
+
+    def objects(
+        self, api_version: str, plural: str, kind: type[_K], wanted: Callable[[_K], bool] = lambda _: True
+    ) -> list[_K]:
+        """The wanted objects of one list; the others are dropped page by page. An expired list starts again.
+
+        A group other than the core that the server does not have has no objects.
+        """
+        core = "/" not in api_version
+        path = f"/{'api' if core else 'apis'}/{api_version}/{plural}"
         for _ in range(RESTARTS_AFTER_EXPIRY + 1):
             try:
-                return list(self._pages(path, kind))
+                return [each for page in self._pages(path, kind) for each in page if wanted(each)]
             except _Expired:
                 continue
             except _Absent:
-                raise SourceUnavailable(f"{self._name}: {self._host} does not serve {path}") from None
+                if core:
+                    raise SourceRefused(f"{self._name} does not serve {path}; check `kubernetes:`") from None
+                _log.warning("%s does not serve %s: taken as none", self._name, path)
+                return []
         raise SourceUnavailable(
-            f"{self._name}: listing {path} expired {RESTARTS_AFTER_EXPIRY + 1} times (410 Gone): the server is too slow"
+            f"{self._name}: the list {path} expired {RESTARTS_AFTER_EXPIRY + 1} times before its end (410); try again"
         )
 
-    def resource_version(self) -> str | None:
-        """Version of resource.k8s.io that the server has, the newest that we know; None: no dynamic resources."""
+    def claims_version(self) -> str | None:
+        """API version of resource.k8s.io, the newest that server and we know; None: no dynamic resources."""
+        path = "/apis/resource.k8s.io"
         try:
-            group = msgspec.json.decode(self._get("/apis/resource.k8s.io", []))
+            group = self._decoded(path, self._get(path, []), msgspec.json.Decoder(_Group))
         except _Absent:
             return None
-        served = {version["version"] for version in group.get("versions", [])}
-        return next((version for version in ("v1", "v1beta2", "v1beta1") if version in served), None)
+        served = {each.version for each in group.versions}
+        return next((f"resource.k8s.io/{version}" for version in CLAIM_VERSIONS if version in served), None)
 
-    def _pages(self, path: str, kind: type[_K]) -> Iterator[_K]:
-        items: Any = list[kind]  # type: ignore[valid-type]
-        page_type = msgspec.defstruct("Page", [("items", items), ("metadata", ListMetadata)], bases=(_Kept,))
+    def _pages(self, path: str, kind: type[_K]) -> Iterator[list[_K]]:
+        # `items` has no default: an answer without it is no list. Go writes an empty list as null.
+        items: Any = list[kind] | None  # type: ignore[valid-type]
+        page_type = msgspec.defstruct("Page", [("items", items), ("metadata", _ListMetadata)])
         decoder = msgspec.json.Decoder(page_type)
         parameters = [("limit", str(PAGE))]
+        got = told = 0
         while True:
-            body = self._get(path, parameters)
-            try:
-                page: Any = decoder.decode(body)
-            except msgspec.DecodeError as error:
-                raise SourceUnavailable(f"{self._name}: {path} gave no Kubernetes list: {error}") from None
-            yield from page.items
+            page: Any = self._decoded(path, self._get(path, parameters), decoder)
+            found: list[_K] = page.items or []
+            yield found
+            got += len(found)
+            told = max(told, got + (page.metadata.remaining_item_count or 0))
             if not page.metadata.continue_:
-                return
+                break
             parameters = [("limit", str(PAGE)), ("continue", page.metadata.continue_)]
+        if got < told:
+            raise SourceUnavailable(f"{self._name} gave {got} of {told} objects of {path}; try again")
+
+    def _decoded(self, path: str, body: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
+        try:
+            return decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SourceUnavailable(f"{self._name} gave no Kubernetes answer to {path} ({error}); try again") from None
 
     def _get(self, path: str, parameters: list[tuple[str, str]]) -> bytes:
         """Body of a GET, with backoff and jitter on what may pass."""
@@ -286,81 +375,96 @@ class _Api:
         for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(0.25 * 2**attempt * random.uniform(0.5, 1.5))
+            headers = {**self._client.default_headers, "Accept": "application/json"}
             try:
-                answer = self._client.call_api(
-                    path, "GET", query_params=parameters, auth_settings=["BearerToken"],
-                    header_params={"Accept": "application/json"}, _preload_content=False, _request_timeout=TIMEOUTS_S,
+                # Not call_api: it decodes the body of every refusal as UTF-8, and fails on one that has none (TLS).
+                self._client.update_params_for_auth(headers, [], ["BearerToken"])
+                answer = self._client.rest_client.GET(
+                    self._host + path, headers=headers, query_params=parameters,
+                    _preload_content=False, _request_timeout=TIMEOUTS_S,
                 )  # fmt: skip
-                body = bytes(answer.data)
-                status = int(answer.status)
+                return bytes(answer.data)
             except client.ApiException as refused:
-                status, body = int(refused.status or 0), _bytes(refused.body)
+                status = int(refused.status or 0)
+                if status not in _RETRIED:
+                    self._raise_status(status, path, refused)
+                trouble = f"HTTP {status} {_message(refused)}".rstrip()
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                trouble = _first_line(error)
-                continue
-            if status == 200:
-                return body
-            if status in _RETRIED:
-                trouble = f"HTTP {status}: {_message(body)}"
-                continue
-            self._raise_status(status, path, body)
-        raise SourceUnavailable(
-            f"{self._name}: the Kubernetes API at {self._host} could not be read ({path}): {trouble}; try again"
-        )
+                trouble = _one_line(error)
+        raise SourceUnavailable(f"{self._name} could not be asked for {path}: {trouble}; try again")
 
-    def _raise_status(self, status: int, path: str, body: bytes) -> NoReturn:
-        host = self._host
+    def _raise_status(self, status: int, path: str, refused: client.ApiException) -> NoReturn:
+        if status == 0:  # the client's way to say that TLS failed
+            reason = str(refused.reason).partition("\n")[2]
+            raise SourceRefused(f"{self._name}: TLS failed ({reason}); check `kubernetes.ca_file`")
         if status == 401:
-            raise SourceRefused(f"{self._name}: {host} refused the credentials (401); check `kubernetes:`")
+            raise SourceRefused(f"{self._name} refused the credentials (401) for {path}; check `kubernetes:`")
         if status == 403:
-            plural = path.rsplit("/", 1)[-1]
             raise SourceRefused(
-                f"{self._name}: {host} forbids `list` on `{plural}` (403); grant it as deploy/rbac.yaml does. "
-                f"The server says: {_message(body)}"
+                f"{self._name} forbids {_permission(path)} (403); grant it as deploy/rbac.yaml does. "
+                f"The server says: {_message(refused)}"
             )
         if status == 404:
             raise _Absent
         if status == 410:
             raise _Expired
-        raise SourceUnavailable(f"{self._name}: {host} answered {status} to {path}: {_message(body)}")
+        raise SourceRefused(f"{self._name} answered HTTP {status} to {path} ({_message(refused)}); check `kubernetes:`")
 
 
 def _client(name: str, connection: KubernetesConfig) -> client.ApiClient:
     """A configured client. Raises ConfigError for what is not there."""
+    if connection.ca_file is not None and not connection.ca_file.is_file():
+        raise ConfigError(f"{name}: kubernetes.ca_file", [f"expected a PEM file; found none at {connection.ca_file}"])
     configuration = client.Configuration()
     try:
         if connection.in_cluster:
+            way = "kubernetes.in_cluster: expected to run in a pod with a service-account token"
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         elif connection.server is not None:
+            way = "kubernetes.server"
             configuration.host = connection.server.rstrip("/")
             if connection.bearer_token is not None:
                 configuration.api_key = {"BearerToken": f"Bearer {connection.bearer_token.get_secret_value()}"}
         else:
+            file = str(connection.kubeconfig or "$KUBECONFIG or ~/.kube/config")
+            way = f"kubernetes: expected the context {connection.context or '(current)'} in {file}"
             kubernetes_config.load_kube_config(
                 config_file=str(connection.kubeconfig) if connection.kubeconfig else None,
                 context=connection.context,
                 client_configuration=configuration,
             )
-    except (ConfigException, OSError) as error:
-        raise ConfigError(f"{name}: kubernetes", [_first_line(error)]) from None
+    except (ConfigException, OSError, yaml.YAMLError, TypeError, ValueError) as error:
+        # The last two: the client's words for a kubeconfig that is no mapping, or holds no base64.
+        raise ConfigError(name, [f"{way}; found: {_one_line(error)}"]) from None
     if connection.ca_file is not None:
         configuration.ssl_ca_cert = str(connection.ca_file)
-    configuration.verify_ssl = connection.verify
-    configuration.retries = False
+    if not connection.verify:  # a kubeconfig may say so too
+        configuration.verify_ssl = False
+    configuration.retries = False  # ours: the client's own repeat neither 429 nor 5xx
     return client.ApiClient(configuration)
 
 
-def _message(body: bytes) -> str:
+def _permission(path: str) -> str:
+    """The rule of a ClusterRole that a path needs."""
+    *place, last = path.strip("/").split("/")
+    if len(place) == 1:
+        return f"`get` on {path}: bind the ClusterRole system:discovery"
+    group = place[1] if place[0] == "apis" else ""
+    return f'`list` on `{last}` (apiGroup "{group}")'
+
+
+def _message(refused: client.ApiException) -> str:
+    """What the server says, of a Status or of anything a proxy puts in its place."""
+    body: bytes = refused.body or b""
     try:
-        decoded = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return body[:120].decode(errors="replace")
-    return str(decoded.get("message", "")) if isinstance(decoded, dict) else ""
+        return msgspec.json.decode(body, type=_Status).message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return " ".join(body[:120].decode(errors="replace").split())
 
 
-def _bytes(body: Any) -> bytes:
-    return body if isinstance(body, bytes) else str(body or "").encode()
+class _Status(_Kept):
+    message: str = ""
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

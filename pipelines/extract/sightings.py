@@ -8,23 +8,25 @@ pipelines.transform.
 import dataclasses
 import datetime as dt
 import itertools
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import polars as pl
+from kubernetes.utils import parse_quantity
 
 from pipelines.extract.findings import Finding
-from pipelines.extract.kubernetes import GPU_PREFIX, Container, ContainerStatus, MetadataOnly, Node, Pod
+from pipelines.extract.kubernetes import GPU_PREFIX, Container, Labeled, Node, Object, Pod
 from schemas.tables import NodeSighting, PodLabels, PodSighting, polars_schema
 
 SOURCE = "snapshot"
 DEFAULT_INTERVAL_MS = 300_000  # the snapshot schedule
 EDGE = dt.timedelta(hours=1)
+_DAY = dt.timedelta(days=1)
 _TERMINAL = ("Succeeded", "Failed")
 _INSTANT = pl.Datetime("ms", "UTC")
+_KINDS: dict[str, type[Object]] = {"Pod": Pod, "Node": Node, "ReplicaSet": Object, "Job": Labeled}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,36 +49,34 @@ def sightings(
 ) -> Sightings:
     """Fold snapshots to sightings that matter for a day.
 
+    Pods count that were created before the day's end and did not finish more than an hour before its start. Later
+    snapshots tell when a pod ran, but not what a node had on the day: it is described by its sightings on the day,
+    else by those nearest to it.
+
     Args:
         snapshots: rows of `SnapshotObject`, of any instants.
         instants: every instant at which a snapshot was taken, those that saw nothing too.
         cluster, day: the partition.
         default_interval_ms: time between two snapshots where there are fewer than two.
     """
-    seen = (
-        snapshots.select("kind", "uid", "object", pl.col("observed_at").cast(_INSTANT))
-        # Most objects do not change from one snapshot to the next: each version is decoded once.
-        .with_columns(version=pl.col("object").cast(pl.Categorical).to_physical())
-        .collect()
-    )
-    versions = seen.select("kind", "uid", "version", "object").unique(["kind", "uid", "version"], maintain_order=True)
-    decoded = _Decoded(versions, day)
-    readings = pl.DataFrame({"read_at": sorted(set(instants))}, schema={"read_at": _INSTANT})
+    start = dt.datetime.combine(day, dt.time(), tzinfo=dt.UTC)
+    runs, versions = _runs(snapshots)
+    readings = pl.DataFrame({"absent_at": sorted(set(instants))}, schema={"absent_at": _INSTANT})
+    pod_versions, label_versions, findings = _decoded_pods(versions, start - EDGE, start + _DAY)
+    pods = _pods(runs.join(pod_versions, on=["uid", "version"]), readings)
+    nodes = _nodes(runs.join(_decoded_nodes(versions), on=["uid", "version"]), readings, start)
+    labels = _pod_labels(runs.join(label_versions, on=["uid", "version"]))
     stamp = {
         "cluster": pl.lit(cluster),
         "date": pl.lit(day, dtype=pl.Date),
         "source": pl.lit(SOURCE),
         "interval_ms": pl.lit(_interval_ms(instants, default_interval_ms), dtype=pl.Int64),
     }
-    sighted = seen.drop("object")
-    pods = _pods(sighted.join(decoded.pods, on=["uid", "version"]), readings).with_columns(**stamp)
-    nodes = _nodes(sighted.join(decoded.nodes, on=["uid", "version"]), readings).with_columns(**stamp)
-    labels = _pod_labels(sighted.join(decoded.labels, on=["uid", "version"])).with_columns(**stamp)
     return Sightings(
-        pods=_as(PodSighting, pods),
-        nodes=_as(NodeSighting, nodes),
-        pod_labels=_as(PodLabels, labels),
-        findings=decoded.findings,
+        pods=_as(PodSighting, pods.with_columns(**stamp)),
+        nodes=_as(NodeSighting, nodes.with_columns(**stamp)),
+        pod_labels=_as(PodLabels, labels.with_columns(**stamp)),
+        findings=findings,
     )
 
 
@@ -87,77 +87,92 @@ def _interval_ms(instants: Sequence[dt.datetime], default_ms: int) -> int:
 
 
 def _as(schema: Any, frame: pl.DataFrame) -> pl.DataFrame:
-    """Columns and types of a table, sorted by its key."""
-    expected = polars_schema(schema)
-    return frame.select(expected.names()).cast(expected).sort(schema.primary_key())
+    """Columns, types and rules of a table, sorted by its key."""
+    checked: pl.DataFrame = schema.validate(frame.select(polars_schema(schema).names()), cast=True)
+    return checked.sort(schema.primary_key())
 
 
-# --- decoding: one pass over the distinct versions -----------------------------------------------------------------
+# --- from sightings to runs of one version ---------------------------------------------------------------------------
 
 
-class _Decoded:
-    """What each version of an object says, one row per version (and resource)."""
+def _runs(snapshots: pl.LazyFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Consecutive sightings of one version of an object as one row; and the versions, each once.
 
-    def __init__(self, versions: pl.DataFrame, day: dt.date) -> None:
-        self.findings: list[Finding] = []
-        start = dt.datetime.combine(day, dt.time(), tzinfo=dt.UTC)
-        objects = {
-            kind: list(versions.filter(pl.col("kind") == kind).select("uid", "version", "object").iter_rows())
-            for kind in ("Pod", "Node", "ReplicaSet", "Job")
-        }
-        controllers = _controllers((*objects["ReplicaSet"], *objects["Job"]))
-        pod_rows: list[dict[str, Any]] = []
-        label_rows: list[dict[str, Any]] = []
-        decoder = msgspec.json.Decoder(Pod)
-        for uid, version, text in objects["Pod"]:
-            pod = decoder.decode(text)
-            if not _matters(pod, start - EDGE, start + dt.timedelta(days=1)):
-                continue
-            key = {"uid": uid, "version": version}
-            label_rows.append(key | {"labels": json.dumps(pod.metadata.labels, sort_keys=True)})
-            asked = requests(pod)
-            if not asked and pod.spec.resource_claims:
-                self.findings.append(_claims_not_covered(pod))
-            pod_rows += [
-                key | _pod_row(pod, controllers) | {"resource": name, "requested": n} for name, n in asked.items()
-            ]
-        self.pods = pl.DataFrame(pod_rows, schema=_POD_VERSION)
-        self.labels = pl.DataFrame(label_rows, schema={"uid": pl.String, "version": pl.UInt32, "labels": pl.String})
-        node_decoder = msgspec.json.Decoder(Node)
-        node_rows = [
-            {"uid": uid, "version": version} | row
-            for uid, version, text in objects["Node"]
-            for row in _node_rows(node_decoder.decode(text))
-        ]
-        self.nodes = pl.DataFrame(node_rows, schema=_NODE_VERSION)
+    Most objects do not change from one snapshot to the next, and their JSON is nearly all of a snapshot: sightings
+    carry its hash (64 bits, compared within one uid), so that a day of snapshots is never in memory.
+
+    Returns:
+        runs: uid, version, first_at, last_at, sorted by uid and time.
+        versions: kind, uid, version, object, sorted.
+    """
+    kept = snapshots.filter(pl.col("kind").is_in(list(_KINDS))).with_columns(version=pl.col("object").hash())
+    versions = kept.select("kind", "uid", "version", "object").unique(["kind", "uid", "version"]).collect()
+    seen = kept.select("uid", "version", at=pl.col("observed_at").cast(_INSTANT)).collect()
+    runs = (
+        seen.sort("uid", "at")
+        .with_columns(run=pl.struct("uid", "version").rle_id())
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("uid", "version").first(), first_at=pl.col("at").min(), last_at=pl.col("at").max())
+        .drop("run")
+    )
+    return runs, versions.sort("kind", "uid", "object")
 
 
-_POD_VERSION: dict[str, Any] = {
-    "uid": pl.String, "version": pl.UInt32, "namespace": pl.String, "pod": pl.String, "node": pl.String,
-    "phase": pl.String, "created_at": _INSTANT, "scheduled_at": _INSTANT, "finished_at": _INSTANT,
-    "deletion_at": _INSTANT, "owner_kind": pl.String, "owner_name": pl.String, "resource": pl.String,
-    "requested": pl.Int64,
+def _objects(versions: pl.DataFrame, kind: str) -> Iterable[tuple[dict[str, Any], Any]]:
+    """Key (uid, version) and decoded object of each version of a kind."""
+    decoder = msgspec.json.Decoder(_KINDS[kind])
+    of_kind = versions.filter(pl.col("kind") == kind)
+    for uid, version, text in of_kind.select("uid", "version", "object").iter_rows():
+        yield {"uid": uid, "version": version}, decoder.decode(text)
+
+
+# --- what each version of a pod says ---------------------------------------------------------------------------------
+
+_VERSION: dict[str, Any] = {"uid": pl.String, "version": pl.UInt64}
+_POD_VERSION: dict[str, Any] = _VERSION | {
+    "namespace": pl.String, "pod": pl.String, "node": pl.String, "is_terminal": pl.Boolean,
+    "created_at": _INSTANT, "scheduled_at": _INSTANT, "finished_at": _INSTANT, "deletion_at": _INSTANT,
+    "owner_kind": pl.String, "owner_name": pl.String, "resource": pl.String, "requested": pl.Int64,
 }  # fmt: skip
-_NODE_VERSION: dict[str, Any] = {
-    "uid": pl.String, "version": pl.UInt32, "node": pl.String, "resource": pl.String, "capacity": pl.Int64,
-    "created_at": _INSTANT, "model": pl.String, "sharing_strategy": pl.String, "replicas": pl.Int64,
-    "mig_strategy": pl.String, "zone": pl.String, "provider_id": pl.String, "labels": pl.String,
-}  # fmt: skip
+_LABEL_VERSION: dict[str, Any] = _VERSION | {"labels": pl.String}
 
 
-def _matters(pod: Pod, since: dt.datetime, until: dt.datetime) -> bool:
-    created, finished = _instant(pod.metadata.creation_timestamp), _finished(pod)
-    return (created is None or created < until) and (finished is None or finished >= since)
+def _decoded_pods(
+    versions: pl.DataFrame, since: dt.datetime, until: dt.datetime
+) -> tuple[pl.DataFrame, pl.DataFrame, list[Finding]]:
+    """Pods that lived in [since, until): rows per version and resource, label sets per version, findings."""
+    controllers = _controllers(versions)
+    pod_rows: list[dict[str, Any]] = []
+    label_rows: list[dict[str, Any]] = []
+    findings: dict[str, Finding] = {}
+    ended_before: set[str] = set()
+    for key, pod in _objects(versions, "Pod"):
+        facts = _pod_facts(pod, controllers)
+        if facts["created_at"] is not None and facts["created_at"] >= until:
+            continue
+        if facts["finished_at"] is not None and facts["finished_at"] < since:
+            ended_before.add(key["uid"])
+        asked = requests(pod)
+        if pod.spec.resource_claims or (pod.status.extended_resource_claim_status is not None and not asked):
+            findings[key["uid"]] = _claims_not_covered(pod)
+        pod_rows += [key | facts | {"resource": name, "requested": count} for name, count in asked.items()]
+        label_rows.append(key | {"labels": _json(pod.metadata.labels)})
+    lived = ~pl.col("uid").is_in(ended_before)
+    return (
+        pl.DataFrame(pod_rows, schema=_POD_VERSION).filter(lived),
+        pl.DataFrame(label_rows, schema=_LABEL_VERSION).filter(lived),
+        [finding for uid, finding in sorted(findings.items()) if uid not in ended_before],
+    )
 
 
-def _pod_row(pod: Pod, controllers: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def _pod_facts(pod: Pod, controllers: dict[str, tuple[str, str]]) -> dict[str, Any]:
     owner = next((each for each in pod.metadata.owner_references if each.controller), None)
     kind, name = controllers.get(owner.uid, (owner.kind, owner.name)) if owner else (None, None)
     return {
         "namespace": pod.metadata.namespace or "",
         "pod": pod.metadata.name,
         "node": pod.spec.node_name,
-        "phase": pod.status.phase,
+        "is_terminal": pod.status.phase in _TERMINAL,
         "created_at": _instant(pod.metadata.creation_timestamp),
         "scheduled_at": _scheduled(pod),
         "finished_at": _finished(pod),
@@ -188,8 +203,7 @@ def requests(pod: Pod) -> dict[str, int]:
 
 
 def _asked(container: Container) -> dict[str, int]:
-    asked = {**container.resources.limits, **container.resources.requests}
-    return {name: int(str(count)) for name, count in asked.items() if name.startswith(GPU_PREFIX)}
+    return _gpus({**container.resources.limits, **container.resources.requests})
 
 
 def _added(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
@@ -200,62 +214,47 @@ def _largest(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
     return {name: max(a.get(name, 0), b.get(name, 0)) for name in {*a, *b}}
 
 
+def _gpus(quantities: dict[str, str | int | float]) -> dict[str, int]:
+    # The API server writes 1000 as "1k".
+    return {name: int(parse_quantity(n)) for name, n in quantities.items() if name.startswith(GPU_PREFIX)}
+
+
 def _scheduled(pod: Pod) -> dt.datetime | None:
-    for condition in pod.status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status == "True":
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
             return _instant(condition.last_transition_time)
     return _instant(pod.status.start_time) if pod.spec.node_name else None
 
 
 def _finished(pod: Pod) -> dt.datetime | None:
-    """When a finished pod's last container finished; an evicted pod without any ended when its status last moved."""
+    """When a finished pod's last container finished.
+
+    Where the status cannot say so (evicted before any container ran; node lost, so that a container of a Failed pod
+    still reads `running` or has no end), it is the latest time that the status shows: never beyond it.
+    """
     if pod.status.phase not in _TERMINAL:
         return None
-    statuses: Iterable[ContainerStatus] = (
-        *(pod.status.container_statuses or ()),
-        *(pod.status.init_container_statuses or ()),
+    states = [each.state for each in (*pod.status.container_statuses, *pod.status.init_container_statuses)]
+    ended = [state.terminated.finished_at if state.terminated else None for state in states]
+    open_ended = any(
+        end is None and (state.running or state.terminated) for state, end in zip(states, ended, strict=True)
     )
-    ends = [_instant(each.state.terminated.finished_at) for each in statuses if each.state.terminated is not None]
-    told = [end for end in ends if end is not None]
-    if not told:
-        moved = [_instant(condition.last_transition_time) for condition in pod.status.conditions or ()]
-        told = [each for each in (*moved, _instant(pod.status.start_time)) if each is not None]
-    return max(told, default=None)
+    told = [end for end in ended if end]
+    if open_ended or not told:
+        told += [each.last_transition_time for each in pod.status.conditions if each.last_transition_time]
+        told += [pod.status.start_time] if pod.status.start_time else []
+    return max((dt.datetime.fromisoformat(each) for each in told), default=None)
 
 
-def _controllers(objects: Iterable[tuple[str, int, str]]) -> dict[str, tuple[str, str]]:
-    """uid of a ReplicaSet or Job -> what controls it (Deployment, CronJob, JobSet)."""
-    decoder = msgspec.json.Decoder(MetadataOnly)
-    found = {}
-    for uid, _, text in objects:
-        for reference in decoder.decode(text).metadata.owner_references:
-            if reference.controller:
-                found[uid] = (reference.kind, reference.name)
-    return found
-
-
-def _node_rows(node: Node) -> list[dict[str, Any]]:
-    labels = node.metadata.labels
-    capacity = {
-        name: int(str(count)) for name, count in node.status.capacity.items() if name.startswith(GPU_PREFIX)
-    } or {"": 0}
-    replicas = labels.get("nvidia.com/gpu.replicas", "")
-    return [
-        {
-            "node": node.metadata.name,
-            "resource": resource,
-            "capacity": count,
-            "created_at": _instant(node.metadata.creation_timestamp),
-            "model": labels.get("nvidia.com/gpu.product"),
-            "sharing_strategy": labels.get("nvidia.com/gpu.sharing-strategy"),
-            "replicas": int(replicas) if replicas.isdigit() else None,
-            "mig_strategy": labels.get("nvidia.com/mig.strategy"),
-            "zone": labels.get("topology.kubernetes.io/zone"),
-            "provider_id": node.spec.provider_id,
-            "labels": json.dumps(labels, sort_keys=True),
-        }
-        for resource, count in sorted(capacity.items())
-    ]
+def _controllers(versions: pl.DataFrame) -> dict[str, tuple[str, str]]:
+    """uid of a ReplicaSet or Job -> kind and name of what controls it (Deployment, CronJob, JobSet)."""
+    return {
+        key["uid"]: (reference.kind, reference.name)
+        for kind in ("ReplicaSet", "Job")
+        for key, each in _objects(versions, kind)
+        for reference in each.metadata.owner_references
+        if reference.controller
+    }
 
 
 def _claims_not_covered(pod: Pod) -> Finding:
@@ -265,42 +264,93 @@ def _claims_not_covered(pod: Pod) -> Finding:
     )
 
 
+# --- what each version of a node says --------------------------------------------------------------------------------
+
+_NODE_VERSION: dict[str, Any] = _VERSION | {
+    "node": pl.String, "resource": pl.String, "capacity": pl.Int64, "created_at": _INSTANT, "model": pl.String,
+    "sharing_strategy": pl.String, "replicas": pl.Int64, "mig_strategy": pl.String, "zone": pl.String,
+    "provider_id": pl.String, "labels": pl.String,
+}  # fmt: skip
+
+
+def _decoded_nodes(versions: pl.DataFrame) -> pl.DataFrame:
+    """One row per version and resource; resource '' where there is none."""
+    rows = [key | row for key, node in _objects(versions, "Node") for row in _node_facts(node)]
+    return pl.DataFrame(rows, schema=_NODE_VERSION)
+
+
+def _node_facts(node: Node) -> list[dict[str, Any]]:
+    labels = node.metadata.labels
+    replicas = labels.get("nvidia.com/gpu.replicas", "")
+    facts = {
+        "node": node.metadata.name,
+        "created_at": _instant(node.metadata.creation_timestamp),
+        "model": labels.get("nvidia.com/gpu.product"),
+        "sharing_strategy": labels.get("nvidia.com/gpu.sharing-strategy"),
+        "replicas": int(replicas) if replicas.isdecimal() else None,
+        "mig_strategy": labels.get("nvidia.com/mig.strategy"),
+        "zone": labels.get("topology.kubernetes.io/zone"),
+        "provider_id": node.spec.provider_id,
+        "labels": _json(labels),
+    }
+    capacity = _gpus({**node.status.allocatable, **node.status.capacity}) or {"": 0}
+    return [facts | {"resource": name, "capacity": count} for name, count in sorted(capacity.items())]
+
+
 def _instant(text: str | None) -> dt.datetime | None:
     return dt.datetime.fromisoformat(text) if text else None
 
 
-# --- folding: versions and when they were seen ---------------------------------------------------------------------
+def _json(labels: dict[str, str]) -> str:
+    return msgspec.json.encode(labels, order="sorted").decode()
 
 
-def _pods(seen: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
-    terminal = pl.col("phase").is_in(_TERMINAL)
-    latest = ("namespace", "pod", "node", "created_at", "scheduled_at", "finished_at", "deletion_at")
+# --- folding: runs and what was said during each ---------------------------------------------------------------------
+
+
+def _pods(runs: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
+    is_terminal = pl.col("is_terminal")
+    latest = ("namespace", "pod", "node", "created_at", "finished_at", "deletion_at", "owner_kind", "owner_name")
     folded = (
-        seen.sort("uid", "resource", "observed_at")
+        runs.sort("uid", "resource", "first_at")
         .group_by("uid", "resource", maintain_order=True)
         .agg(
-            *(pl.col(name).drop_nulls().last() for name in (*latest, "owner_kind", "owner_name")),
+            *(pl.col(name).drop_nulls().last() for name in latest),
+            pl.col("scheduled_at").min(),
             pl.col("requested").max(),
-            terminal_seen_at=pl.col("observed_at").filter(terminal).min(),
-            first_seen_at=pl.col("observed_at").min(),
-            last_alive_at=pl.col("observed_at").filter(~terminal).max(),
-            last_seen_at=pl.col("observed_at").max(),
+            terminal_seen_at=pl.col("first_at").filter(is_terminal).min(),
+            first_seen_at=pl.col("first_at").min(),
+            last_alive_at=pl.col("last_at").filter(~is_terminal).max(),
+            last_seen_at=pl.col("last_at").max(),
         )
         .rename({"uid": "pod_uid"})
     )
     return _with_absence(folded, readings)
 
 
-def _nodes(seen: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
-    described = ("model", "sharing_strategy", "replicas", "mig_strategy", "zone", "provider_id", "labels", "created_at")
+def _nodes(runs: pl.DataFrame, readings: pl.DataFrame, start: dt.datetime) -> pl.DataFrame:
+    last_ms = start + _DAY - dt.timedelta(milliseconds=1)
+    # A node that was reconfigured next week had another capacity on the day.
+    from_day = pl.max_horizontal(
+        pl.lit(start) - pl.col("last_at"), pl.col("first_at") - pl.lit(last_ms), pl.lit(dt.timedelta())
+    )
+    described = ("sharing_strategy", "replicas", "mig_strategy", "zone", "provider_id", "labels", "created_at")
     folded = (
-        seen.sort("uid", "resource", "observed_at")
+        runs.with_columns(
+            first_seen_at=pl.col("first_at").min().over("uid"),
+            last_seen_at=pl.col("last_at").max().over("uid"),
+            from_day=from_day,
+        )
+        .filter(pl.col("from_day") == pl.col("from_day").min().over("uid"))
+        # Before its device plugin has registered, a node has no GPU resource.
+        .filter((pl.col("resource") != "") | (pl.col("resource") == "").all().over("uid"))
+        .sort("uid", "resource", "first_at")
         .group_by("node", "uid", "resource", maintain_order=True)
         .agg(
-            *(pl.col(name).drop_nulls().last() for name in described),
+            *(pl.col(name).last() for name in (*described, "first_seen_at", "last_seen_at")),
+            # Feature discovery takes its labels away for a while when it restarts; the card stays.
+            pl.col("model").drop_nulls().last(),
             pl.col("capacity").max(),
-            first_seen_at=pl.col("observed_at").min(),
-            last_seen_at=pl.col("observed_at").max(),
         )
         .rename({"uid": "node_uid"})
     )
@@ -309,27 +359,22 @@ def _nodes(seen: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
 
 def _with_absence(folded: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:
     """Add `absent_at`: the first reading after the last sighting."""
-    return (
-        folded.with_columns(after=pl.col("last_seen_at") + pl.duration(milliseconds=1))
-        .sort("after")
-        .join_asof(readings.sort("read_at"), left_on="after", right_on="read_at", strategy="forward")
-        .rename({"read_at": "absent_at"})
-        .drop("after")
-    )
+    return folded.sort("last_seen_at").join_asof(
+        readings, left_on="last_seen_at", right_on="absent_at",
+        strategy="forward", allow_exact_matches=False, coalesce=False,
+    )  # fmt: skip
 
 
-def _pod_labels(seen: pl.DataFrame) -> pl.DataFrame:
+def _pod_labels(runs: pl.DataFrame) -> pl.DataFrame:
     """Consecutive sightings of one label set as one row."""
     return (
-        seen.sort("uid", "observed_at")
-        .with_columns(
-            run=(pl.col("labels") != pl.col("labels").shift(1).over("uid")).fill_null(True).cum_sum().over("uid")
-        )
-        .group_by("uid", "run", maintain_order=True)
+        runs.sort("uid", "first_at")
+        .with_columns(run=pl.struct("uid", "labels").rle_id())
+        .group_by("run", maintain_order=True)
         .agg(
             pl.col("labels").first(),
-            first_seen_at=pl.col("observed_at").min(),
-            last_seen_at=pl.col("observed_at").max(),
+            pod_uid=pl.col("uid").first(),
+            first_seen_at=pl.col("first_at").min(),
+            last_seen_at=pl.col("last_at").max(),
         )
-        .rename({"uid": "pod_uid"})
     )

@@ -104,8 +104,8 @@ def _sums() -> Proof:
             from charges group by kind
         )
         select coalesce(rows.kind, ledger.kind) || ': FOCUS rows have ' || coalesce(rows.quantity, 0)
-               || ' GPU-hours and ' || coalesce(rows.cost, 0) || ', the charges ' || coalesce(ledger.quantity, 0) || ' and '
-               || coalesce(ledger.cost, 0) as told
+               || ' GPU-hours and ' || coalesce(rows.cost, 0) || ', the charges '
+               || coalesce(ledger.quantity, 0) || ' and ' || coalesce(ledger.cost, 0) as told
         from rows full join ledger on rows.kind = ledger.kind
         where rows.n is distinct from ledger.n or rows.quantity is distinct from ledger.quantity
               or rows.cost is distinct from ledger.cost or rows.list_cost is distinct from ledger.list_cost
@@ -119,7 +119,7 @@ def _null_cascade() -> str:
 
 
 def _json() -> str:
-    nested = "len(list_filter(json_extract({0}, '$.*'), lambda value: json_type(value) in ('OBJECT', 'ARRAY'))) > 0"
+    nested = "len(list_filter(json_extract({0}, '$.*'), lambda v: json_type(v) in ('OBJECT', 'ARRAY'))) > 0"
     broken = (
         f"case when {name} is null then false when not json_valid({name}) then true"
         f" when json_type({name}) <> 'OBJECT' then true else {nested.format(name)} end"

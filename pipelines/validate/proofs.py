@@ -30,7 +30,7 @@ _GROUPED_PIECES = f"""
 class Proof:
     """A query for what must not be there.
 
-    name: of the check. table: what the check is of. sql: gives offending rows, a column `told` first. says: what should
+    name: of the check. table: what it is about. sql: gives offending rows, a column `told` first. says: what should
     hold. blocking: whether a day that breaks it stays unpublished.
     """
 
