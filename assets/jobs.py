@@ -45,7 +45,8 @@ def record_inventory(
         if cluster.kubernetes is None:
             context.log.info(f"{cluster.name}: no kubernetes section, kube-state-metrics only")
             continue
-        path = lake.append_snapshot(cluster.name, take_snapshot(cluster))
+        now = dt.datetime.now(dt.UTC)
+        path = lake.append_snapshot(cluster.name, take_snapshot(cluster, now=now), now)
         context.log.info(f"{cluster.name}: {path}")
 
 

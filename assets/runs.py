@@ -6,16 +6,15 @@ The command line, the demo and the tests come through here; the schedules run th
 import dataclasses
 import datetime as dt
 import functools
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import dagster as dg
 
 from assets.checks import CHECKS
-from assets.definitions import SAMPLE_CONFIG, build_assets, build_resources
+from assets.assembly import build_assets, build_resources
 from assets.partitions import partition_key
 from assets.settings import Settings
 from pipelines.load.lake import Lake
@@ -24,6 +23,10 @@ from schemas.config_file import load_config
 from schemas.errors import CheckFailed
 from schemas.tables import CHECKS_TABLE, TABLES
 
+# Dagster's event log is for its own pages; at a terminal our errors speak.
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+SAMPLE_CONFIG = Path(__file__).resolve().parent.parent / "data" / "sample" / "chargeback.yaml"
 Stage = Literal["extract", "transform", "all"]
 Progress = Callable[[str, int, int], None]
 
@@ -65,7 +68,7 @@ def materialize(
     warnings: list[str] = []
     total = len(dates) * len(clusters)
     tell = progress or _say_nothing
-    with _quiet_dagster(), _instance() as instance:
+    with _instance() as instance:
         for date in dates:
             for cluster in clusters:
                 settings.cluster(cluster)
@@ -85,6 +88,7 @@ def materialize(
                         partition_key=partition_key(cluster, date),
                         resources=resources,
                         instance=instance,
+                        run_config=_QUIET,
                     )
                     if stage != "extract":
                         _require_checks(result, lake, cluster, date)
@@ -134,21 +138,9 @@ def _warnings(lake: Lake, cluster: str, date: dt.date) -> list[str]:
     return [f"{cluster} {date}: {text}" for text in (*findings["message"], *doubtful["detail"])]
 
 
-class _quiet_dagster:
-    """Dagster's event log is for its own pages; at a terminal our errors speak."""
-
-    def __enter__(self) -> None:
-        os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "yes")
-        self._logger = logging.getLogger("dagster")
-        self._level = self._logger.level
-        self._logger.setLevel(logging.CRITICAL + 1)
-
-    def __exit__(self, *_: Any) -> None:
-        self._logger.setLevel(self._level)
-
-
 def _instance() -> dg.DagsterInstance:
     """The instance of DAGSTER_HOME, so that a person's runs show on its pages; else one that leaves nothing behind."""
+    os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "yes")
     return dg.DagsterInstance.get() if os.environ.get("DAGSTER_HOME") else dg.DagsterInstance.ephemeral()
 
 

@@ -70,7 +70,9 @@ class Settings:
     @property
     def virtual_tags(self) -> list[VirtualTag]:
         """Rules that answer where a pod's own label does not."""
-        return [VirtualTag(dict(rule.set), dict(rule.when)) for rule in self.config.virtual_tags]
+        return [
+            VirtualTag(dict(rule.set), rule.when.model_dump(exclude_none=True)) for rule in self.config.virtual_tags
+        ]
 
     @property
     def pools(self) -> list[NodePool]:

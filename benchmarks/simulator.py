@@ -199,8 +199,8 @@ def _dcgm(world: World, phase: dt.timedelta) -> Iterator[tuple[str, dict[str, st
         instants = _scrapes(world, phase, card.seen_from, card.seen_to, gaps)
         index = number % 8
         device = {
-            "gpu": str(index), "UUID": card.uuid, "pci_bus_id": f"00000000:{index + 1:02X}:00.0", "device": f"nvidia{index}",
-            "modelName": card.model, "Hostname": card.node,
+            "gpu": str(index), "UUID": card.uuid, "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+            "device": f"nvidia{index}", "modelName": card.model, "Hostname": card.node,
         }  # fmt: skip
         scrape = {"job": "dcgm-exporter", "instance": f"{card.node}:9400"}
         runs: dict[Pod | None, list[int]] = defaultdict(list)
@@ -360,7 +360,7 @@ def kubernetes_objects(world: World, at: Instant) -> dict[str, list[dict[str, An
                 "metadata": {
                     "name": name, "uid": _owner_uid(pod), "namespace": pod.namespace,
                     "ownerReferences": [
-                        {"kind": "Deployment", "name": pod.owner[1], "uid": f"deployment-{pod.owner[1]}", "controller": True}
+                        {"kind": "Deployment", "name": pod.owner[1], "uid": f"of-{pod.owner[1]}", "controller": True}
                     ],
                 }
             }
@@ -476,7 +476,9 @@ def _overlap(a: Window, b: Window) -> int:
 # --- worlds of any size --------------------------------------------------------------------------------------------
 
 NAMESPACES = {
-    "research": {"acme.dev/cost-center": "ml-research", "acme.dev/workload-kind": "training", "acme.dev/tenant": "internal"},
+    "research": {
+        "acme.dev/cost-center": "ml-research", "acme.dev/workload-kind": "training", "acme.dev/tenant": "internal",
+    },
     "search": {
         "acme.dev/cost-center": "search", "acme.dev/workload-kind": "inference", "acme.dev/model": "ranker-7b",
         "acme.dev/tenant": "customer-dedicated",

@@ -112,8 +112,9 @@ def take_snapshots(config: "Config", cluster: str | None) -> None:
 
     lake = Lake(Path(config.lake))
     for each in with_api:
-        frame = take_snapshot(each)
-        typer.echo(f"{each.name}: {frame.height} objects, {lake.append_snapshot(each.name, frame)}")
+        now = dt.datetime.now(dt.UTC)
+        frame = take_snapshot(each, now=now)
+        typer.echo(f"{each.name}: {frame.height} objects, {lake.append_snapshot(each.name, frame, now)}")
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from pipelines.extract.tile_runs import Integers, NodeCuts, Runs, changed
 from pipelines.extract.windows import TileWindow
 from schemas.metrics import PRESENCE
 
-# Some 25,000 samples: enough to amortize the calls, few enough for the arrays to stay in cache and off mmap.
-_GROUP_BYTES = 800_000
+# Some 50,000 samples: enough to amortize the calls, few enough for the arrays to stay in cache.
+_GROUP_BYTES = 1_600_000
 PERCENTAGE = "percentage"
 NO_DEVICE = "no_device"
 """Why a series was dropped: a device field's ratio that is a percentage; no label that names the device."""

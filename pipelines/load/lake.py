@@ -68,9 +68,8 @@ class Lake:
 
     # --- raw ------------------------------------------------------------------------------------------------------
 
-    def append_snapshot(self, cluster: str, frame: pl.DataFrame) -> Path:
-        """Land one reading of the Kubernetes API: one object per instant. Returns its path."""
-        observed_at: dt.datetime = frame["observed_at"][0]
+    def append_snapshot(self, cluster: str, frame: pl.DataFrame, observed_at: dt.datetime) -> Path:
+        """Land one reading of the Kubernetes API: one object per instant, an empty one too. Returns its path."""
         name = f"{observed_at:%H%M%S}.{observed_at.microsecond // 1000:03d}Z.parquet"
         path = self.root / SNAPSHOTS_TABLE.name / f"cluster={cluster}" / f"date={observed_at:%Y-%m-%d}" / name
         _write_parquet(frame, SNAPSHOTS_TABLE.schema, path, table=SNAPSHOTS_TABLE.name)

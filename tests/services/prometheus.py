@@ -66,8 +66,11 @@ def prometheus_server(openmetrics: Path, folder: Path, *options: str) -> Iterato
     prometheus, promtool = binaries()
     data = folder / "tsdb"
     subprocess.run(
-        # One block: the file is read once per block, and its samples are days at most.
-        [str(promtool), "tsdb", "create-blocks-from", "--max-block-duration=162h", "openmetrics", str(openmetrics), str(data)],
+ [
+            # One block: the file is read once per block, and its samples are days at most.
+            str(promtool), "tsdb", "create-blocks-from", "--max-block-duration=162h",
+            "openmetrics", str(openmetrics), str(data),
+        ],
         check=True, capture_output=True,
     )  # fmt: skip
     config = folder / "prometheus.yml"

@@ -146,7 +146,7 @@ def test_rates_that_overlap_are_named(tmp_path: Path) -> None:
 
 
 def test_a_rate_card_in_csv(tmp_path: Path) -> None:
-    head = GOOD.split("rates:")[0]
+    head = GOOD[: GOOD.index("rates:")]
     (tmp_path / "rates.csv").write_text(
         "id,model,list,contracted,from,to\na,H100,,5.191,2026-01-01,2026-06-01\nb,H100,7,4.8,2026-06-01,\n"
     )

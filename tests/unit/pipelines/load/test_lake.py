@@ -129,7 +129,7 @@ def test_snapshots_are_one_object_per_instant(tmp_path: Path) -> None:
             ],
             schema=polars_schema(SnapshotObject),
         )  # fmt: skip
-        lake.append_snapshot("c", frame)
+        lake.append_snapshot("c", frame, instant)
     assert [snapshot_instant(path) for path in lake.snapshots("c", since=instants[0])] == instants
     assert [snapshot_instant(path) for path in lake.snapshots("c", since=instants[1])] == instants[1:]
 

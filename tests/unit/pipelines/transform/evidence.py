@@ -1,4 +1,4 @@
-"""Short ways to write down evidence for transform tests: times of one day, node and pod lives, telemetry, a whole day."""
+"""Short ways to write down evidence for transform tests: times, node and pod sightings, telemetry, a whole day."""
 
 import dataclasses
 import datetime as dt
@@ -39,8 +39,8 @@ def node(
     name: str, gpus: int | None = None, created: str = "00:00", seen_to: str = "25:00", gone: str | None = None
 ) -> dict[str, Any]:
     return {
-        "source": "kube_state", "node": name, "node_uid": f"uid-{name}-{created}", "resource": "nvidia.com/gpu" if gpus else "",
-        "capacity": gpus or 0, "created_at": at(created), "first_seen_at": at(created), "last_seen_at": at(seen_to),
+        "source": "kube_state", "node": name, "node_uid": f"uid-{name}-{created}",
+        "resource": "nvidia.com/gpu" if gpus else "", "capacity": gpus or 0, "created_at": at(created), "first_seen_at": at(created), "last_seen_at": at(seen_to),
         "absent_at": at(gone) if gone else None, "interval_ms": INTERVAL_MS, "model": None, "labels": "{}",
     }  # fmt: skip
 
@@ -50,11 +50,12 @@ def pod(
     gone: str | None = None, deletion: str | None = None, uid: str | None = None, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     return {
-        "source": "kube_state", "pod_uid": uid or f"uid-{name}", "resource": "nvidia.com/gpu", "namespace": "team", "pod": name,
-        "node": on, "requested": gpus, "created_at": at(scheduled), "scheduled_at": at(scheduled),
+        "source": "kube_state", "pod_uid": uid or f"uid-{name}", "resource": "nvidia.com/gpu", "namespace": "team",
+        "pod": name, "node": on, "requested": gpus, "created_at": at(scheduled), "scheduled_at": at(scheduled),
         "finished_at": at(finished) if finished else None, "terminal_seen_at": at(finished) if finished else None,
         "deletion_at": at(deletion) if deletion else None, "first_seen_at": at(scheduled),
-        "last_alive_at": at(finished or seen_to), "absent_at": at(gone) if gone else None, "interval_ms": INTERVAL_MS, **more,
+        "last_alive_at": at(finished or seen_to), "absent_at": at(gone) if gone else None,
+        "interval_ms": INTERVAL_MS, **more,
     }  # fmt: skip
 
 
@@ -81,8 +82,8 @@ def series(
         {
             "metric": metric, "device_id": device, "gpu_instance_id": "", "node": on, "model": model, "source": "s",
             "interval_ms": INTERVAL_MS, "measured_ms": row["instants"] * INTERVAL_MS, "metric_name": name or metric,
-            "weighted_sum": row["instants"] * INTERVAL_MS * value, "value_min": value, "value_max": value, "value_first": value,
-            "value_last": value, "largest_gap_ms": INTERVAL_MS, "increase": 0 if metric == "energy" else None, **row, **namespace,
+            "weighted_sum": row["instants"] * INTERVAL_MS * value, "value_min": value, "value_max": value,
+            "value_first": value, "value_last": value, "largest_gap_ms": INTERVAL_MS, "increase": 0 if metric == "energy" else None, **row, **namespace,
         }
         for row in rows.drop("run").iter_rows(named=True)
     ]  # fmt: skip
