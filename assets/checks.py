@@ -6,6 +6,7 @@ Every outcome lands in the `checks` table too, so that `gpu-chargeback status` c
 import dataclasses
 import datetime as dt
 from collections.abc import Sequence
+from pathlib import Path
 
 import dagster as dg
 import polars as pl
@@ -27,12 +28,12 @@ def facts_reconcile(
 ) -> dg.AssetCheckResult:
     """Lines sum to owned, every cost is price x quantity, nothing is held above owned, keys are unique."""
     cluster, date = _partition(context)
-    docs = lake.data_docs_path(cluster, date) / "facts"
+    docs = lake.data_docs_path(cluster, date) / "facts" if settings.data_docs else None
     outcomes = validate_facts(
         {table.name: lake.candidate_path(table.name, cluster, date) for table in FACT_TABLES}, docs_dir=docs
     )
     # A new attempt begins here: what an earlier one recorded is forgotten.
-    return _told(outcomes, lake, cluster, date, docs=str(docs / "index.html"), earlier=[])
+    return _told(outcomes, lake, cluster, date, docs=docs, earlier=[])
 
 
 @dg.asset_check(asset=focus_candidate, blocking=True)
@@ -41,7 +42,7 @@ def focus_conforms(
 ) -> dg.AssetCheckResult:
     """The candidate has the FOCUS columns, types and rules, and sums to the charges exactly."""
     cluster, date = _partition(context)
-    docs = lake.data_docs_path(cluster, date) / "focus"
+    docs = lake.data_docs_path(cluster, date) / "focus" if settings.data_docs else None
     outcomes = validate_focus(
         lake.candidate_path(f"focus/{FOCUS_DATASET}", cluster, date),
         lake.candidate_path("charges", cluster, date),
@@ -50,7 +51,7 @@ def focus_conforms(
     )
     recorded = lake.scan(CHECKS_TABLE, cluster, date, candidate=False).collect().to_dicts()
     earlier = [CheckOutcome(row["check"], row["passed"], row["blocking"], row["detail"]) for row in recorded]
-    return _told(outcomes, lake, cluster, date, docs=str(docs / "index.html"), earlier=earlier)
+    return _told(outcomes, lake, cluster, date, docs=docs, earlier=earlier)
 
 
 def _told(
@@ -59,7 +60,7 @@ def _told(
     cluster: str,
     date: dt.date,
     *,
-    docs: str,
+    docs: Path | None,
     earlier: Sequence[CheckOutcome],
 ) -> dg.AssetCheckResult:
     """Record every outcome, and tell Dagster whether the blocking ones held."""
@@ -76,7 +77,7 @@ def _told(
         description="; ".join(outcome.detail for outcome in failed) or None,
         metadata={
             "checks": len(outcomes),
-            "data_docs": dg.MetadataValue.path(docs),
+            **({"data_docs": dg.MetadataValue.path(str(docs / "index.html"))} if docs else {}),
             **{outcome.check: outcome.detail for outcome in outcomes if not outcome.passed},
         },
     )

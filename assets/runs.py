@@ -13,8 +13,8 @@ from typing import Literal
 
 import dagster as dg
 
-from assets.checks import CHECKS
 from assets.assembly import build_assets, build_resources
+from assets.checks import CHECKS
 from assets.partitions import partition_key
 from assets.settings import Settings
 from pipelines.load.lake import Lake
@@ -46,6 +46,7 @@ def materialize(
     clusters: Sequence[str],
     stage: Stage = "all",
     now: dt.datetime | None = None,
+    data_docs: bool = True,
     progress: Progress | None = None,
 ) -> RunReport:
     """Make every partition of `dates` x `clusters`, in order.
@@ -56,13 +57,14 @@ def materialize(
         clusters: cluster names of the configuration.
         stage: the raw layer only, everything after it, or all.
         now: the instant beyond which nothing is known; default: now.
+        data_docs: whether the checks write their pages.
         progress: told (what, done, total) as work goes on.
 
     Raises:
         ChargebackError: the first partition that could not be made; those before it stay published. CheckFailed names
             every blocking check that did not hold.
     """
-    settings = Settings(config, now) if now is not None else Settings(config)
+    settings = Settings(config, now or dt.datetime.now(dt.UTC), data_docs)
     assets = build_assets(config, retries=None)
     published: list[tuple[str, dt.date]] = []
     warnings: list[str] = []

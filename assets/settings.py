@@ -13,10 +13,11 @@ from schemas.models import normalize_model
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A validated configuration, and the instant beyond which nothing is known (now, unless a test says so)."""
+    """A validated configuration; the instant beyond which nothing is known; whether checks write their Data Docs."""
 
     config: Config
     now: dt.datetime = dataclasses.field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    data_docs: bool = True
 
     def cluster(self, name: str) -> Cluster:
         """Configuration of one cluster. Raises UsageError naming those that there are."""

@@ -1,7 +1,7 @@
 """Make data/sample: the raw layer of the embedded cluster, as our own extraction reads it from real servers.
 
-`python -m benchmarks.sample` simulates the cluster, serves it from a real Prometheus and a Kubernetes API on loopback, takes
-snapshots, extracts two days, and puts the raw layer beside the sample's configuration.
+`python -m benchmarks.sample` simulates the cluster, serves it from a real Prometheus and a Kubernetes API on loopback,
+takes snapshots, extracts two days, and puts the raw layer beside the sample's configuration.
 """
 
 import datetime as dt

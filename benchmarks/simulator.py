@@ -493,7 +493,7 @@ def generated_world(
 ) -> World:
     """A world of whole-device pods that never overlap: long trainings, serving replicas, short notebooks.
 
-    The last `idle_nodes` nodes run nothing, one pod in nine carries no labels, one pod on the first node holds all of it.
+    The last `idle_nodes` nodes run nothing, one pod in nine has no labels, pods on the first node hold all of it.
     """
     rng = random.Random(seed)
     end = start + dt.timedelta(days=days)

@@ -30,7 +30,6 @@ ATTEMPTS = 4
 RESTARTS_AFTER_EXPIRY = 3
 GPU_PREFIX = "nvidia.com/"
 CLAIM_VERSIONS = ("v1", "v1beta2", "v1beta1")  # of resource.k8s.io, the newest first
-_ANNOTATIONS = "resource.kubernetes.io/"
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _log = logging.getLogger(__name__)
 
@@ -39,7 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Kept(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Decoding into these drops every other field: environment, commands, volumes."""
+    """Decoding into these drops every other field: environment, commands, volumes, annotations.
+
+    kubectl's last-applied-configuration annotation repeats the whole object, environment included.
+    """
 
 
 class OwnerReference(_Kept):
@@ -60,11 +62,6 @@ class Metadata(OwnedMetadata):
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-    def __post_init__(self) -> None:
-        # kubectl's last-applied-configuration repeats the whole object, environment included.
-        self.annotations = {key: text for key, text in self.annotations.items() if key.startswith(_ANNOTATIONS)}
 
 
 class Object(_Kept):
@@ -93,7 +90,6 @@ class Resources(_Kept):
 
 class Container(_Kept):
     name: str = ""
-    image: str = ""
     restart_policy: str | None = None
     resources: Resources = msgspec.field(default_factory=Resources)
 
@@ -106,7 +102,6 @@ class PodClaim(_Kept):
 
 class PodSpec(_Kept):
     node_name: str | None = None
-    priority_class_name: str | None = None
     containers: list[Container] = []
     init_containers: list[Container] = []
     resource_claims: list[PodClaim] = []
@@ -121,7 +116,6 @@ class Moment(_Kept):
 class ContainerState(_Kept):
     running: Moment | None = None
     terminated: Moment | None = None
-    waiting: Moment | None = None
 
 
 class ContainerStatus(_Kept):
@@ -424,7 +418,9 @@ def _client(name: str, connection: KubernetesConfig) -> client.ApiClient:
             way = "kubernetes.server"
             configuration.host = connection.server.rstrip("/")
             if connection.bearer_token is not None:
-                configuration.api_key = {"BearerToken": f"Bearer {connection.bearer_token.get_secret_value()}"}
+                # Read from a file or a variable, a token often brings the end of its line.
+                token = connection.bearer_token.get_secret_value().strip()
+                configuration.api_key = {"BearerToken": f"Bearer {token}"}
         else:
             file = str(connection.kubeconfig or "$KUBECONFIG or ~/.kube/config")
             way = f"kubernetes: expected the context {connection.context or '(current)'} in {file}"
@@ -436,6 +432,9 @@ def _client(name: str, connection: KubernetesConfig) -> client.ApiClient:
     except (ConfigException, OSError, yaml.YAMLError, TypeError, ValueError) as error:
         # The last two: the client's words for a kubeconfig that is no mapping, or holds no base64.
         raise ConfigError(name, [f"{way}; found: {_one_line(error)}"]) from None
+    for token in configuration.api_key.values():
+        if not (token.isascii() and token.isprintable()):  # http.client would show it in its refusal
+            raise ConfigError(name, [f"{way}: expected a token of one line of plain characters; found another"])
     if connection.ca_file is not None:
         configuration.ssl_ca_cert = str(connection.ca_file)
     if not connection.verify:  # a kubeconfig may say so too

@@ -49,9 +49,9 @@ def sightings(
 ) -> Sightings:
     """Fold snapshots to sightings that matter for a day.
 
-    Pods count that were created before the day's end and did not finish more than an hour before its start. Later
-    snapshots tell when a pod ran, but not what a node had on the day: it is described by its sightings on the day,
-    else by those nearest to it.
+    Pods and nodes count that were created before the day's end; of pods, those that did not finish more than an hour
+    before its start. Later snapshots tell when a pod ran, but not what a node had on the day: it is described by its
+    sightings on the day, else by those nearest to it.
 
     Args:
         snapshots: rows of `SnapshotObject`, of any instants.
@@ -64,7 +64,7 @@ def sightings(
     readings = pl.DataFrame({"absent_at": sorted(set(instants))}, schema={"absent_at": _INSTANT})
     pod_versions, label_versions, findings = _decoded_pods(versions, start - EDGE, start + _DAY)
     pods = _pods(runs.join(pod_versions, on=["uid", "version"]), readings)
-    nodes = _nodes(runs.join(_decoded_nodes(versions), on=["uid", "version"]), readings, start)
+    nodes = _nodes(runs.join(_decoded_nodes(versions, start + _DAY), on=["uid", "version"]), readings, start)
     labels = _pod_labels(runs.join(label_versions, on=["uid", "version"]))
     stamp = {
         "cluster": pl.lit(cluster),
@@ -273,10 +273,11 @@ _NODE_VERSION: dict[str, Any] = _VERSION | {
 }  # fmt: skip
 
 
-def _decoded_nodes(versions: pl.DataFrame) -> pl.DataFrame:
-    """One row per version and resource; resource '' where there is none."""
+def _decoded_nodes(versions: pl.DataFrame, until: dt.datetime) -> pl.DataFrame:
+    """Nodes that were created before `until`: one row per version and resource; resource '' where there is none."""
     rows = [key | row for key, node in _objects(versions, "Node") for row in _node_facts(node)]
-    return pl.DataFrame(rows, schema=_NODE_VERSION)
+    # A later node under the same name would lend its creation time to the one of the day.
+    return pl.DataFrame(rows, schema=_NODE_VERSION).filter((pl.col("created_at") < until).fill_null(True))
 
 
 def _node_facts(node: Node) -> list[dict[str, Any]]:

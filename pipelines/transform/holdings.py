@@ -37,7 +37,9 @@ def holdings(
     known_pods = computed(_extended_by_labels(pods.filter(pl.col("resource") == WHOLE_DEVICE), named))
     owned = computed(_owned_stretches(devices))
     by_inventory = computed(_with_devices(known_pods, named, owned))
-    by_telemetry = _known_by_telemetry_only(named, pods, by_inventory, bridge_ms)
+    by_telemetry = _known_by_telemetry_only(named, pods, by_inventory, bridge_ms).join(
+        owned.group_by("device_id").agg(pl.col("model").min()), on="device_id", how="left"
+    )
     held = pl.concat([by_inventory, by_telemetry], how="diagonal").with_columns(
         held_from=pl.max_horizontal("hold_start", pl.lit(window.start).dt.cast_time_unit("ms")),
         held_to=pl.min_horizontal("hold_end", pl.lit(window.end).dt.cast_time_unit("ms")),
@@ -84,7 +86,7 @@ def _same_pod() -> pl.Expr:
 
 def _owned_stretches(devices: pl.LazyFrame) -> pl.LazyFrame:
     """Owned intervals of devices on their nodes, hours joined again."""
-    models = devices.group_by("device_id", "node").agg(pl.col("model").first())
+    models = devices.group_by("device_id", "node").agg(pl.col("model").min())
     stretches = merged(devices, by=["device_id", "node"], start="owned_from", end="owned_to")
     return stretches.join(models, on=["device_id", "node"])
 
@@ -141,7 +143,7 @@ def _with_devices(pods: pl.LazyFrame, named: pl.LazyFrame, owned: pl.LazyFrame) 
     )
     return (
         pods.join(pl.concat([assigned, unknown], how="diagonal"), on="pod_uid", how="inner")
-        .join(owned.group_by("device_id").agg(device_model=pl.col("model").first()), on="device_id", how="left")
+        .join(owned.group_by("device_id").agg(device_model=pl.col("model").min()), on="device_id", how="left")
         .join(node_model, on="node", how="left")
         .with_columns(
             model=pl.coalesce("device_model", "model"),

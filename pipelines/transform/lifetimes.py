@@ -26,8 +26,8 @@ def node_lives(nodes: pl.LazyFrame) -> pl.LazyFrame:
         # The API's object uid where a snapshot has it; sources sort with `snapshot` last.
         pl.col("node_uid").filter(pl.col("node_uid") != "").last(),
         first_seen=pl.col("first_seen_at").min(),
-        seen_to=pl.col("seen_to").max(),
-        last_seen=pl.col("last_seen_at").max(),
+        # Of the source that saw it last: one that reads every hour cannot say more than one that reads every 30 s.
+        seen_to=pl.col("seen_to").sort_by("last_seen_at").last(),
         gone_at=_observed_absence("last_seen_at"),
         seen_interval_ms=pl.col("interval_ms").min(),
         capacity=pl.col("capacity").filter(pl.col("resource") == "nvidia.com/gpu").max(),
@@ -70,7 +70,7 @@ def pod_lives(pods: pl.LazyFrame) -> pl.LazyFrame:
         terminal_seen=pl.col("terminal_seen_at").min(),
         first_seen=pl.col("first_seen_at").min(),
         last_alive=pl.col("last_alive_at").max(),
-        alive_to=pl.col("alive_to").max(),
+        alive_to=pl.col("alive_to").sort_by("last_alive_at").last(),
         gone_at=_observed_absence("last_alive_at"),
         end_interval_ms=pl.col("interval_ms").min(),
     )

@@ -54,8 +54,8 @@ def lake(
                 kubernetes.set_objects(cluster.name, kubernetes_objects(world, instant))
                 lake.append_snapshot(cluster.name, take_snapshot(cluster, now=instant), instant)
     now = at("12:00") + dt.timedelta(days=3)
-    materialize(config, dates=[DAY], clusters=list(CASES), now=now)
-    materialize(config, dates=[DAY, NEXT_DAY], clusters=[midnight.cluster], now=now)
+    materialize(config, dates=[DAY], clusters=list(CASES), now=now, data_docs=False)
+    materialize(config, dates=[DAY, NEXT_DAY], clusters=[midnight.cluster], now=now, data_docs=False)
     return lake
 
 

@@ -151,6 +151,7 @@ def test_the_instant_is_in_whole_milliseconds(api: KubernetesApi) -> None:
 
 
 def test_the_same_object_gives_the_same_bytes_whatever_the_order_of_its_keys(api: KubernetesApi) -> None:
+    api.clusters["prod"]["Node"] = [node("gpu-node", {"nvidia.com/gpu": "8", "cpu": "96"}, team="a", app="b")]
     first = snapshot(api)
 
     def reversed_keys(value: Any) -> Any:
@@ -160,6 +161,8 @@ def test_the_same_object_gives_the_same_bytes_whatever_the_order_of_its_keys(api
 
     api.set_objects("prod", reversed_keys(api.clusters["prod"]))
     assert snapshot(api).equals(first)
+    (text,) = first.filter(pl.col("kind") == "Node")["object"]
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
 
 
 def test_an_empty_cluster_is_no_error(api: KubernetesApi) -> None:

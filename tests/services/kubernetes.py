@@ -131,6 +131,7 @@ def kubernetes_api() -> Iterator[KubernetesApi]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # headers and body in one packet: two would wait for each other's acknowledgment
 
         def do_GET(self) -> None:
             status, body = api.answer(self.path, self.headers.get("Authorization"))

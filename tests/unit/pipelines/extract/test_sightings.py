@@ -438,6 +438,19 @@ def test_a_node_that_did_not_change_describes_the_day_between_its_sightings() ->
     assert a_node(seen(at("23:30", days=-1), node()), seen(at("1:00", days=1), node()))["capacity"] == 8
 
 
+def test_a_node_created_after_the_day_is_left_out() -> None:
+    kind, later = node("later")
+    later["metadata"]["creationTimestamp"] = iso("0:00", days=1)
+    folded = fold(seen(at("12:05"), node()), seen(at("1:00", days=1), (kind, later))).nodes
+    assert only(folded)["node_uid"] == "node-1"
+
+
+def test_a_node_whose_creation_is_not_told_counts() -> None:
+    kind, served = node()
+    del served["metadata"]["creationTimestamp"]
+    assert a_node(seen(at("12:05"), (kind, served)))["created_at"] is None
+
+
 def test_a_node_whose_plugin_registers_later_has_no_row_without_resource() -> None:
     told = a_node(seen(at("6:05"), node(capacity={})), seen(at("6:10"), node()))
     assert (told["resource"], told["first_seen_at"]) == ("nvidia.com/gpu", at("6:05"))

@@ -40,7 +40,9 @@ def node(
 ) -> dict[str, Any]:
     return {
         "source": "kube_state", "node": name, "node_uid": f"uid-{name}-{created}",
-        "resource": "nvidia.com/gpu" if gpus else "", "capacity": gpus or 0, "created_at": at(created), "first_seen_at": at(created), "last_seen_at": at(seen_to),
+        "resource": "nvidia.com/gpu" if gpus else "", "capacity": gpus or 0,
+        "created_at": at(created), "first_seen_at": at(created),
+        "last_seen_at": at(seen_to),
         "absent_at": at(gone) if gone else None, "interval_ms": INTERVAL_MS, "model": None, "labels": "{}",
     }  # fmt: skip
 
@@ -60,8 +62,9 @@ def pod(
 
 
 def series(
-    device: str, on: str, start: str = "00:00", end: str = "24:00", pod: str | None = None, metric: str = "engine_active",
-    value: int = 0, gaps: list[tuple[str, str]] | None = None, model: str = MODEL, uid: str = "", name: str | None = None,
+    device: str, on: str, start: str = "00:00", end: str = "24:00", pod: str | None = None,
+    metric: str = "engine_active", value: int = 0, gaps: list[tuple[str, str]] | None = None, model: str = MODEL,
+    uid: str = "", name: str | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Runs of samples every 30 s at (start, end], cut at hours and at gaps (a, b]; `pod` names a workload."""
     instants = pl.datetime_range(at(start) + dt.timedelta(seconds=30), at(end), "30s", time_unit="ms", eager=True)
@@ -83,7 +86,8 @@ def series(
             "metric": metric, "device_id": device, "gpu_instance_id": "", "node": on, "model": model, "source": "s",
             "interval_ms": INTERVAL_MS, "measured_ms": row["instants"] * INTERVAL_MS, "metric_name": name or metric,
             "weighted_sum": row["instants"] * INTERVAL_MS * value, "value_min": value, "value_max": value,
-            "value_first": value, "value_last": value, "largest_gap_ms": INTERVAL_MS, "increase": 0 if metric == "energy" else None, **row, **namespace,
+            "value_first": value, "value_last": value, "largest_gap_ms": INTERVAL_MS,
+            "increase": 0 if metric == "energy" else None, **row, **namespace,
         }
         for row in rows.drop("run").iter_rows(named=True)
     ]  # fmt: skip
