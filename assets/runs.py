@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 import dagster as dg
+from dagster._core.errors import DagsterAssetCheckFailedError  # not exported; its message names no check
 
 from assets.assembly import build_assets, build_resources
 from assets.checks import CHECKS
 from assets.partitions import partition_key
 from assets.settings import Settings
+from pipelines.load.catalog import rebuild
 from pipelines.load.lake import Lake
 from schemas.config import Config
 from schemas.config_file import load_config
@@ -84,16 +86,20 @@ def materialize(
                 }
                 with lake.writing(cluster, date):
                     lake.finish_publications()
-                    result = dg.materialize(
-                        [*assets, *CHECKS],
-                        selection=_selection(stage),
-                        partition_key=partition_key(cluster, date),
-                        resources=resources,
-                        instance=instance,
-                        run_config=_QUIET,
-                    )
+                    try:
+                        dg.materialize(
+                            [*assets, *CHECKS],
+                            selection=_selection(stage),
+                            partition_key=partition_key(cluster, date),
+                            resources=resources,
+                            instance=instance,
+                            run_config=_QUIET,
+                        )
+                    except DagsterAssetCheckFailedError:
+                        # The catalog shows what failed, beside what was published before.
+                        rebuild(lake.root)
+                        raise _failed_checks(lake, cluster, date) from None
                     if stage != "extract":
-                        _require_checks(result, lake, cluster, date)
                         warnings += _warnings(lake, cluster, date)
                 published.append((cluster, date))
                 tell(label, len(published), total)
@@ -120,15 +126,14 @@ def _selection(stage: Stage) -> dg.AssetSelection:
     return {"extract": raw, "transform": everything - raw, "all": everything}[stage]
 
 
-def _require_checks(result: dg.ExecuteInProcessResult, lake: Lake, cluster: str, date: dt.date) -> None:
-    """Raise CheckFailed if a blocking check did not hold: the assets behind it were not made."""
-    if all(evaluation.passed for evaluation in result.get_asset_check_evaluations()) and result.success:
-        return
+def _failed_checks(lake: Lake, cluster: str, date: dt.date) -> CheckFailed:
+    """What the blocking checks that did not hold expected and found: the assets behind them were not made."""
     outcomes = lake.scan(CHECKS_TABLE, cluster, date, candidate=False).collect()
     failed = outcomes.filter(outcomes["blocking"] & ~outcomes["passed"])
     told = "\n".join(f"  {row['check']}: {row['detail']}" for row in failed.iter_rows(named=True))
-    raise CheckFailed(
-        f"{cluster} {date}: not published, {failed.height} blocking checks failed; what was published stays.\n{told}\n"
+    count = "1 blocking check" if failed.height == 1 else f"{failed.height} blocking checks"
+    return CheckFailed(
+        f"{cluster} {date}: not published, {count} failed; what was published stays.\n{told}\n"
         f"Data Docs: {lake.data_docs_path(cluster, date)}"
     )
 

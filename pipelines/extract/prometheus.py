@@ -8,6 +8,7 @@ import random
 import re
 import threading
 import time
+from base64 import b64encode
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,18 +16,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import requests
 from prometheus_api_client import PrometheusConnect
+from pydantic import SecretStr
 from requests.auth import AuthBase
 from urllib3.util.retry import Retry
 
 from pipelines.extract.promql import equals, one_of
 from pipelines.extract.samples import Series
 from schemas.config import PrometheusConfig
-from schemas.errors import ChargebackError, SourceRefused, SourceUnavailable
+from schemas.errors import ChargebackError, ConfigError, SourceRefused, SourceUnavailable
 
 # What makes an answer whole, by the relative that knows the parameter; the others ignore it.
 _WHOLE_ANSWERS = {
@@ -100,7 +101,7 @@ class PrometheusSource:
             backoff_s: first pause before a retry; it doubles, with jitter.
         """
         self.cluster = cluster_name
-        self.url = _without_credentials(config.url.rstrip("/"))
+        self.url = config.url.rstrip("/")
         self.replica_label = config.replica_label
         self._config = config
         self._backoff_s = backoff_s
@@ -120,13 +121,13 @@ class PrometheusSource:
         )
         self._session = requests.Session()
         self._connect = PrometheusConnect(
-            url=config.url.rstrip("/"),
+            url=self.url,
             headers={
-                **{name: value.get_secret_value() for name, value in config.headers.items()},
+                **{name: _plain(cluster_name, f"headers.{name}", value) for name, value in config.headers.items()},
                 # On a near network compressing costs the server more than the transfer saves.
                 "Accept-Encoding": "identity",
             },
-            auth=_auth(config),
+            auth=_auth(cluster_name, config),
             session=self._session,
             retry=retry,
             timeout=config.timeout_s,
@@ -322,12 +323,22 @@ def _seconds(at_ms: int) -> str:
     return f"{at_ms // 1000}.{at_ms % 1000:03d}"
 
 
-def _auth(config: PrometheusConfig) -> AuthBase | tuple[str, str] | None:
+def _auth(cluster_name: str, config: PrometheusConfig) -> AuthBase | tuple[bytes, bytes] | None:
     if config.bearer_token:
-        return _BearerAuth(config.bearer_token.get_secret_value())
+        return _BearerAuth(_plain(cluster_name, "bearer_token", config.bearer_token))
     if config.basic_auth:
-        return config.basic_auth.username, config.basic_auth.password.get_secret_value()
+        # As bytes: requests would take Latin-1.
+        return config.basic_auth.username.encode(), config.basic_auth.password.get_secret_value().encode()
     return None
+
+
+def _plain(cluster_name: str, field: str, secret: SecretStr) -> str:
+    """A header's value. Checked here: requests would show what it refuses."""
+    value = secret.get_secret_value().strip()  # read from a file or a variable, it often brings the end of its line
+    if not (value.isascii() and value.isprintable()):
+        problem = f"prometheus.{field}: expected one line of plain characters; found another"
+        raise ConfigError(f"cluster {cluster_name}", [problem])
+    return value
 
 
 def _secrets(config: PrometheusConfig) -> list[str]:
@@ -335,14 +346,9 @@ def _secrets(config: PrometheusConfig) -> list[str]:
     if config.bearer_token:
         secrets.append(config.bearer_token.get_secret_value())
     if config.basic_auth:
-        secrets.append(config.basic_auth.password.get_secret_value())
-    secrets.append(urlsplit(config.url).password or "")
-    return [secret for secret in secrets if secret]
-
-
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        password = config.basic_auth.password.get_secret_value()
+        secrets += [password, b64encode(f"{config.basic_auth.username}:{password}".encode()).decode()]
+    return [secret.strip() for secret in secrets if secret.strip()]
 
 
 def _root_words(error: BaseException) -> str:

@@ -69,8 +69,8 @@ def validate_facts(paths: Mapping[str, Path], *, docs_dir: Path | None) -> list[
     )  # fmt: skip
     checks += [_of_proof(proof) for proof in FACT_PROOFS]
     with _views(paths) as database:
-        _work_out(database, FACT_PROOFS)
-        return _judged(database, "facts", checks, docs_dir)
+        examples = _work_out(database, FACT_PROOFS)
+        return _judged(database, "facts", checks, examples, docs_dir)
 
 
 def validate_focus(
@@ -105,10 +105,10 @@ def validate_focus(
                 checks.append(_Check(f"7_focus_{specified.name}_allowed", "focus", says, True, among))
         text_columns = [name for name, kind in found.items() if kind == "VARCHAR"]
         proofs = focus_proofs(text_columns)
-        _work_out(database, proofs)
+        examples = _work_out(database, proofs)
         checks += [_of_proof(proof) for proof in proofs]
         columns = CheckOutcome("7_focus_columns", True, True, "columns and types of FOCUS 1.4 and ours")
-        return [columns, *_judged(database, "focus", checks, docs_dir)]
+        return [columns, *_judged(database, "focus", checks, examples, docs_dir)]
 
 
 def _not_empty(view: str) -> _Check:
@@ -151,12 +151,16 @@ def _views(paths: Mapping[str, Path]) -> Iterator[Path]:
         yield database
 
 
-def _work_out(database: Path, proofs: Sequence[Proof]) -> None:
-    """For each proof a table of what breaks it."""
+def _work_out(database: Path, proofs: Sequence[Proof]) -> dict[str, list[str]]:
+    """For each proof a table of what breaks it; gives the first few by the proof's name."""
+    examples = {}
     with duckdb.connect(str(database)) as connection:
         connection.execute("set timezone = 'UTC'")
         for proof in proofs:
             connection.execute(f"create table {_broken(proof)} as {proof.sql}")
+            first = connection.execute(f"select told from {_broken(proof)} order by told limit {_SHOWN}")
+            examples[proof.name] = [str(row[0]) for row in first.fetchall()]
+    return examples
 
 
 def _columns(database: Path, view: str) -> dict[str, str]:
@@ -183,7 +187,13 @@ def _duckdb_type(polars_type: str) -> str:
     return {"String": "VARCHAR", "Int64": "BIGINT"}[polars_type]
 
 
-def _judged(database: Path, suite_name: str, checks: Sequence[_Check], docs_dir: Path | None) -> list[CheckOutcome]:
+def _judged(
+    database: Path,
+    suite_name: str,
+    checks: Sequence[_Check],
+    examples: Mapping[str, Sequence[str]],
+    docs_dir: Path | None,
+) -> list[CheckOutcome]:
     """Run the checks, one suite per view, and write the Data Docs."""
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
@@ -215,7 +225,7 @@ def _judged(database: Path, suite_name: str, checks: Sequence[_Check], docs_dir:
         for definition in definitions:
             for result in definition.run(result_format="BASIC").results:
                 check = by_name[_check_name(result)]
-                outcomes[check.name] = _outcome(check, result)
+                outcomes[check.name] = _outcome(check, result, examples.get(check.name, ()))
         if docs_dir is not None:
             context.build_data_docs()
     finally:
@@ -227,26 +237,24 @@ def _check_name(result: Any) -> str:
     return str(result.expectation_config.meta["check"])
 
 
-def _outcome(check: _Check, result: Any) -> CheckOutcome:
+def _outcome(check: _Check, result: Any, examples: Sequence[str]) -> CheckOutcome:
     if result.success:
         return CheckOutcome(check.name, True, check.blocking, check.says)
-    return CheckOutcome(check.name, False, check.blocking, f"expected that {check.says}; found {_found(result)}")
+    return CheckOutcome(
+        check.name, False, check.blocking, f"expected that {check.says}; found {_found(result, examples)}"
+    )
 
 
-def _found(result: Any) -> str:
-    """What great-expectations saw, in a few words."""
+def _found(result: Any, examples: Sequence[str]) -> str:
+    """What was seen instead, in a few words."""
     trouble = [info["exception_message"] for info in _exceptions(result.exception_info)]
     if trouble:
         return f"the check itself failed: {trouble[0]}"
-    details = result.result.get("details", {})
-    rows = details.get("unexpected_rows")
-    if rows is not None:
-        told = [str(row.get("told", row)) for row in rows[:_SHOWN]]
-        count = result.result.get("observed_value", len(rows))
-        return f"{count} that differ: {'; '.join(told)}"
-    unexpected = result.result.get("partial_unexpected_list") or result.result.get("observed_value")
-    count = result.result.get("unexpected_count")
-    return f"{count} others: {unexpected}"[:300] if count is not None else str(unexpected)
+    seen = result.result.get("observed_value")
+    if examples:
+        return f"{seen}: {'; '.join(examples)}"
+    unexpected = result.result.get("partial_unexpected_list")
+    return f"{result.result.get('unexpected_count')}: {unexpected}"[:300] if unexpected else str(seen)
 
 
 def _exceptions(info: Any) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from pipelines.extract.prometheus import PrometheusSource, TileRequest
 from pipelines.extract.promql import equals, matching, not_empty, one_of
 from pipelines.extract.samples import Series, samples
 from schemas.config import BasicAuth, PrometheusConfig
-from schemas.errors import SourceRefused, SourceUnavailable
+from schemas.errors import ConfigError, SourceRefused, SourceUnavailable
 from tests.services.prometheus import free_port
 
 MIDNIGHT_MS = 1_793_664_000_000
@@ -131,6 +131,21 @@ def test_what_is_sent(stub: Stub) -> None:
         "dedup": ["true"],
         "deny_partial_response": ["1"],
     }
+
+
+def test_a_token_may_bring_the_end_of_its_line(stub: Stub) -> None:
+    read(stub, bearer_token="secret\n", headers={"X-Api-Key": " K3Y\n"})
+    assert stub.asked[0].headers["Authorization"] == "Bearer secret"
+    assert stub.asked[0].headers["X-Api-Key"] == "K3Y"
+
+
+@pytest.mark.parametrize("config", [{"bearer_token": "s3cr\n3t"}, {"headers": {"X-Api-Key": "s3cr€t"}}])
+def test_a_secret_that_no_header_can_carry_is_not_shown(stub: Stub, config: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"prometheus\.(bearer_token|headers\.X-Api-Key): expected one line"
+    ) as caught:
+        read(stub, **config)
+    assert "s3cr" not in str(caught.value)
 
 
 def test_basic_auth_and_a_url_with_a_path(stub: Stub) -> None:
