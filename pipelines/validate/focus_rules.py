@@ -67,7 +67,7 @@ def _rule(name: str, broken: str, says: str) -> Proof:
 
 def _one(name: str, key: str, value: str) -> Proof:
     sql = (
-        f"select {key} || ' has several: ' || string_agg(distinct {value}, ', ') as told from focus"
+        f"select {key} || ' has several: ' || string_agg(distinct {value}, ', ' order by {value}) as told from focus"
         f" group by {key} having count(distinct {value}) > 1"
     )
     return Proof(name, "focus", sql, f"one {key} has one {value}")

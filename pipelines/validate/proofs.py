@@ -12,6 +12,7 @@ _NUMERATOR, _DENOMINATOR = 2_500_000, 9
 
 _SPELLED = "regexp_replace(lower(trim(model)), '[ _]+', '-', 'g')"
 MODEL_KEY = f"regexp_replace(regexp_replace({_SPELLED}, '-mig-.*$', ''), '-shared$', '')"
+_PODS = "string_agg(distinct namespace || '/' || pod, ', ' order by namespace || '/' || pod)"
 # Whole units of 1e-12 in a quantity with twelve places, through its digits: no arithmetic that could round.
 UNITS = "cast(replace(cast(gpu_hours as varchar), '.', '') as hugeint)"
 _OWNED_UNITS = f"""
@@ -118,7 +119,7 @@ NOT_HELD_ABOVE_OWNED = Proof(
         select group_id, hour, sum(owned_gpu_hours) as owned from pieces group by group_id, hour
     ),
     held as (
-        select group_id, hour, sum(gpu_hours) as held, string_agg(distinct namespace || '/' || pod, ', ') as pods
+        select group_id, hour, sum(gpu_hours) as held, {_PODS} as pods
         from gpu_hours where charge_kind = 'held' group by group_id, hour
     )
     select held.group_id || ' at ' || held.hour || ': held ' || held || ' GPU-hours above ' || coalesce(owned, 0)
@@ -131,9 +132,9 @@ NOT_HELD_ABOVE_OWNED = Proof(
 NOT_HELD_ABOVE_CAPACITY = Proof(
     "4_not_held_above_capacity",
     "gpu_hours",
-    """
+    f"""
     with held as (
-        select node, hour, sum(gpu_hours) as held, string_agg(distinct namespace || '/' || pod, ', ') as pods
+        select node, hour, sum(gpu_hours) as held, {_PODS} as pods
         from gpu_hours where charge_kind = 'held' group by node, hour
     ), capacity as (
         select node, hour, max(node_capacity) as capacity from devices where node_capacity > 0 group by node, hour

@@ -157,6 +157,14 @@ def test_a_pod_was_scheduled_when_it_was_bound(
     assert told["scheduled_at"] == (scheduled and at(scheduled))
 
 
+def test_a_scheduling_time_that_moves_counts_from_the_first() -> None:
+    told = a_pod(
+        seen(at("12:05"), pod(status={"conditions": [condition("PodScheduled", "12:01")]})),
+        seen(at("12:10"), pod(status={"conditions": [condition("PodScheduled", "12:08")]})),
+    )
+    assert told["scheduled_at"] == at("12:01")
+
+
 def test_a_pod_ends_with_its_last_container() -> None:
     ended = {
         "phase": "Succeeded",
@@ -345,6 +353,12 @@ def test_an_owner_that_does_not_control_is_none() -> None:
     assert a_pod(seen(at("12:05"), pod(metadata={"ownerReferences": references})))["owner_kind"] is None
 
 
+def test_an_owner_of_a_job_that_does_not_control_it_is_not_its_controller() -> None:
+    job = "Job", {"metadata": {"name": "j", "uid": "j", "ownerReferences": by("Queue/q", controller=False)}}
+    told = a_pod(seen(at("12:05"), pod(metadata={"ownerReferences": by("Job/j")}), job))
+    assert (told["owner_kind"], told["owner_name"]) == ("Job", "j")
+
+
 # --- labels --------------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +376,18 @@ def test_consecutive_sightings_of_a_label_set_are_one_row_and_a_return_is_anothe
         ('{"app":"ü","team":"a"}', at("12:00"), at("12:05")),
         ('{"app":"ü","team":"b"}', at("12:10"), at("12:10")),
         ('{"app":"ü","team":"a"}', at("12:15"), at("12:15")),
+    ]
+
+
+def test_sightings_out_of_order_do_not_join_two_spans_of_a_label_set() -> None:
+    def labeled(value: str) -> Served:
+        return pod(metadata={"labels": {"team": value}})
+
+    folded = fold(
+        seen(at("12:00"), labeled("a")), seen(at("12:10"), labeled("a")), seen(at("12:05"), labeled("b"))
+    ).pod_labels
+    assert folded.sort("first_seen_at").select("first_seen_at", "last_seen_at").rows() == [
+        (at(clock), at(clock)) for clock in ("12:00", "12:05", "12:10")
     ]
 
 
