@@ -133,7 +133,7 @@ def _land_raw(lake: Path) -> None:
     pods = pl.concat(
         [
             cards.with_columns(k=pl.lit(0), from_s=pl.col("n") % 9000, to_s=30_000 + pl.col("n") % 7001),
-            cards.with_columns(k=pl.lit(1), from_s=38_000 + pl.col("n") % 5003, to_s=pl.lit(90_000)),
+            cards.with_columns(k=pl.lit(1), from_s=38_000 + pl.col("n") % 5003, to_s=pl.lit(90_000, dtype=pl.Int64)),
         ]
     ).with_columns(
         pod=pl.format("pod-{}-{}", "n", "k"),
