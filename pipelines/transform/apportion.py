@@ -64,10 +64,12 @@ def fitted_units(
             [*group, "_takes", "_fraction", *order],
             descending=[*([False] * len(group)), True, True, *([False] * len(order))],
         )
+        # Sorted groups are numbered: windows over a number are several times faster than over text and instants.
+        .with_columns(_row=pl.int_range(pl.len(), dtype=pl.Int64), _group=_number_of_run(group))
         .with_columns(
-            _residue=pl.col(total_units) - pl.col("_floor").sum().over(group),
-            _takers=pl.col("_takes").sum().over(group),
-            _rank=pl.int_range(pl.len(), dtype=pl.Int64).over(group),
+            _residue=pl.col(total_units) - pl.col("_floor").sum().over("_group"),
+            _takers=pl.col("_takes").sum().over("_group"),
+            _rank=pl.col("_row") - pl.col("_row").min().over("_group"),
         )
         .with_columns(
             units=pl.col("_floor")
@@ -78,8 +80,14 @@ def fitted_units(
             )
             .otherwise(0)
         )
-        .drop("_floor", "_fraction", "_takes", "_residue", "_takers", "_rank")
+        .drop("_floor", "_fraction", "_takes", "_row", "_group", "_residue", "_takers", "_rank")
     )
+
+
+def _number_of_run(columns: Sequence[str]) -> pl.Expr:
+    """0, 1, 2, … for each run of rows alike in `columns`, of rows sorted by them."""
+    differs = [pl.col(column).ne_missing(pl.col(column).shift(1)) for column in columns]
+    return pl.any_horizontal(differs).cum_sum()
 
 
 def gpu_hours(units: pl.Expr) -> pl.Expr:

@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines.transform.apportion import fitted_units, gpu_hours, rounded_units
 from pipelines.transform.card_changes import owned_through_card_changes
-from pipelines.transform.intervals import computed, duration_ms, merged, per_hour
+from pipelines.transform.intervals import computed, duration_ms, following, merged, per_hour, previous
 from pipelines.transform.label_values import label_value
 
 _EARLIEST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -113,27 +113,23 @@ def _lives_on_node(nodes: pl.LazyFrame, pods: pl.LazyFrame) -> pl.LazyFrame:
 
 def _stints(telemetry: pl.LazyFrame, bridge_ms: int) -> pl.LazyFrame:
     """When the series showed a device on a node, short gaps closed; a stint ends where it shows elsewhere."""
-    seen = merged(
-        telemetry.select(
-            "device_id",
-            "node",
-            seen_from="first_at",
-            seen_to=pl.col("last_at") + pl.duration(milliseconds="interval_ms"),
-        ),
-        by=["device_id", "node"],
-        start="seen_from",
-        end="seen_to",
-        bridge_ms=bridge_ms,
+    # Every metric has a run of its own; of those that start together one stands for all.
+    runs = computed(
+        telemetry.group_by("device_id", "node", seen_from="first_at").agg(
+            pl.col("interval_ms").median(),
+            seen_to=(pl.col("last_at") + pl.duration(milliseconds="interval_ms")).max(),
+        )
     )
-    intervals = telemetry.group_by("device_id", "node").agg(interval_ms=pl.col("interval_ms").median().cast(pl.Int64))
-    elsewhere = pl.col("node") != pl.col("node").shift(1)
+    seen = merged(runs, by=["device_id", "node"], start="seen_from", end="seen_to", bridge_ms=bridge_ms)
+    intervals = runs.group_by("device_id", "node").agg(pl.col("interval_ms").median().cast(pl.Int64))
     return (
         seen.join(intervals, on=["device_id", "node"])
-        .with_columns(moved_here=elsewhere.fill_null(False).over("device_id", order_by="seen_from"))
+        .sort("device_id", "seen_from", "node")
         .with_columns(
-            left_at=pl.col("seen_to").shift(1).over("device_id", order_by="seen_from"),
-            moves_away=pl.col("moved_here").shift(-1).fill_null(False).over("device_id", order_by="seen_from"),
+            moved_here=(pl.col("node") != previous("node", within="device_id")).fill_null(False),
+            left_at=previous("seen_to", within="device_id"),
         )
+        .with_columns(moves_away=following("moved_here", within="device_id").fill_null(False))
         .with_columns(left_at=pl.when("moved_here").then("left_at"))
     )
 
@@ -214,20 +210,9 @@ def _described(
     pieces: pl.LazyFrame, telemetry: pl.LazyFrame, lives: pl.LazyFrame, pools: list[NodePool]
 ) -> pl.LazyFrame:
     """Add the model, node pool, zone and node identity."""
-    shown_models = (
-        telemetry.group_by("device_id", "model")
-        .agg(pl.col("instants").sum())
-        .sort("device_id", "instants", "model", descending=[False, True, False])
-        .group_by("device_id")
-        .agg(shown_model=pl.col("model").first())
-    )
-    node_models = (
-        telemetry.group_by("node", "model")
-        .agg(pl.col("instants").sum())
-        .sort("node", "instants", "model", descending=[False, True, False])
-        .group_by("node")
-        .agg(node_model=pl.col("model").first())
-    )
+    shown = computed(telemetry.group_by("device_id", "node", "model").agg(pl.col("instants").sum()))
+    shown_models = _most_shown(shown, "device_id").rename({"model": "shown_model"})
+    node_models = _most_shown(shown, "node").rename({"model": "node_model"})
     about_node = (
         lives.select(
             *("node", "life_start", "node_uid", "zone", "product"), node_capacity="capacity", node_pool=_pool(pools)
@@ -248,6 +233,17 @@ def _described(
         .join(node_models, on="node", how="left")
         .with_columns(model=pl.coalesce("shown_model", "node_model", "product").fill_null("unknown"))
         .drop("shown_model", "node_model", "product", "life_start", strict=False)
+    )
+
+
+def _most_shown(shown: pl.LazyFrame, key: str) -> pl.LazyFrame:
+    """Of several spellings of a model the one seen most; `key`, `model`."""
+    return (
+        shown.group_by(key, "model")
+        .agg(pl.col("instants").sum())
+        .sort(key, "instants", "model", descending=[False, True, False])
+        .group_by(key)
+        .agg(pl.col("model").first())
     )
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from pipelines.transform.model_names import model_key
 from pipelines.transform.occupancy import LINE
 from schemas.config import Cluster, Config
-from schemas.focus import COST_CENTER, FOCUS_VERSION, LABEL_SOURCES, cost_and_usage, dimension_column, row_order
+from schemas.focus import COST_CENTER, FOCUS_VERSION, LABEL_SOURCES, cost_and_usage, dimension_column
 from schemas.tables import polars_schema
 
 UNIT = "GPU-Hours"
@@ -47,7 +47,7 @@ def focus_rows(charges: pl.LazyFrame, occupancy: pl.LazyFrame, *, config: Config
         cluster: the cluster of these rows: host provider and region.
 
     Returns:
-        The columns of `schemas.focus.cost_and_usage`, in order, sorted by `schemas.focus.row_order`.
+        The columns of `schemas.focus.cost_and_usage`, in order. The writer sorts the rows.
     """
     keys = [dimension.key for dimension in config.labels.dimensions]
     schema = polars_schema(cost_and_usage(keys))
@@ -69,7 +69,7 @@ def focus_rows(charges: pl.LazyFrame, occupancy: pl.LazyFrame, *, config: Config
     }
     # A column that chargeback rows never fill (commitments, splits, invoices) is there, typed, and null.
     columns = [values.get(name, pl.lit(None)).cast(dtype).alias(name) for name, dtype in schema.items()]
-    return lines.select(columns).sort(row_order(), nulls_last=True)
+    return lines.select(columns)
 
 
 def _who_charges(config: Config, cluster: Cluster) -> dict[str, pl.Expr]:

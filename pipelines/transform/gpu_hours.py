@@ -9,7 +9,7 @@ Prices are not known here, only the instants at which they change; labels come i
 import polars as pl
 
 from pipelines.transform.apportion import KIND_ORDER, fitted_units, gpu_hours, rounded_units
-from pipelines.transform.intervals import computed
+from pipelines.transform.intervals import computed, following
 from pipelines.transform.model_names import model_key
 
 
@@ -69,28 +69,31 @@ def _grouped_pieces(devices: pl.LazyFrame, holdings: pl.LazyFrame) -> pl.LazyFra
 
 def _device_segments(pieces: pl.LazyFrame, price_changes: pl.LazyFrame) -> pl.LazyFrame:
     """Pieces cut at price changes and, in a group of several devices, at every boundary in it; with their units."""
-    group_hour = ["group_id", "hour"]
+    # Hours of a group are numbered, to cut and join by a number.
+    hours = computed(pieces.select("group_id", "hour").unique().with_row_index("group_hour"))
+    numbered = computed(pieces.join(hours, on=["group_id", "hour"]))
     price_cuts = (
-        pieces.select(*group_hour, "model_key", "owned_from", "owned_to")
+        numbered.select("group_hour", "model_key", "owned_from", "owned_to")
         .join(price_changes, on="model_key", how="inner")
         .filter((pl.col("at") > pl.col("owned_from")) & (pl.col("at") < pl.col("owned_to")))
-        .select(*group_hour, "at")
+        .select("group_hour", "at")
     )
     boundaries = pl.concat(
         [
-            pieces.select(*group_hour, at="owned_from"),
-            pieces.select(*group_hour, at="owned_to"),
+            numbered.select("group_hour", at="owned_from"),
+            numbered.select("group_hour", at="owned_to"),
             price_cuts,
         ]
     ).unique()
     stretches = (
-        boundaries.sort(*group_hour, "at")
-        .with_columns(segment_to=pl.col("at").shift(-1).over(group_hour, order_by="at"))
+        boundaries.sort("group_hour", "at")
+        .with_columns(segment_to=following("at", within="group_hour"))
         .filter(pl.col("segment_to").is_not_null())
         .rename({"at": "segment_from"})
     )
     return (
-        pieces.join(stretches, on=group_hour, how="inner")
+        numbered.join(stretches, on="group_hour", how="inner")
+        .drop("group_hour")
         .filter((pl.col("segment_from") >= pl.col("owned_from")) & (pl.col("segment_to") <= pl.col("owned_to")))
         .with_columns(owned_ms=(pl.col("segment_to") - pl.col("segment_from")).dt.total_milliseconds())
         .with_columns(device_hour_units=rounded_units(pl.col("owned_ms").sum().over("device_id", "hour")))
@@ -142,17 +145,18 @@ def _held_lines(holdings: pl.LazyFrame, group_segments: pl.LazyFrame) -> pl.Lazy
         pl.concat([on_device, on_group], how="diagonal")
         .with_columns(line_ms=overlap)
         .filter(pl.col("line_ms") > 0)
-        .group_by("group_id", "segment_from", "hold_id")
-        .agg(
-            pl.col("line_ms").sum(),
-            pl.col(
-                *("cluster", "date", "segment_to", "hour", "segment_units", "owned_ms", "node", "node_pool", "zone"),
-                *("device_id", "share_num", "share_den", "sharing_mode", "hold_start", "hold_end"),
-                *("namespace", "pod", "pod_uid", "owner_kind", "owner_name", "evidence"),
-            ).first(),
-            pl.col("model_segment").first().alias("model"),
+        # A hold that was cut in pieces is one line of its segment; its pieces differ in their times only.
+        .with_columns(line_ms=pl.col("line_ms").sum().over("group_id", "segment_from", "hold_id"))
+        .filter(pl.struct("group_id", "segment_from", "hold_id").is_first_distinct())
+        .select(
+            *("group_id", "segment_from", "hold_id", "line_ms"),
+            *("cluster", "date", "segment_to", "hour", "segment_units", "owned_ms", "node", "node_pool", "zone"),
+            *("device_id", "share_num", "share_den", "sharing_mode", "hold_start", "hold_end"),
+            *("namespace", "pod", "pod_uid", "owner_kind", "owner_name", "evidence"),
+            model="model_segment",
+            charge_kind=pl.lit("held"),
+            line_key=pl.col("hold_id"),
         )
-        .with_columns(charge_kind=pl.lit("held"), line_key=pl.col("hold_id"))
     )
 
 

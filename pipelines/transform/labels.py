@@ -53,15 +53,9 @@ def labeled(
     holders = (
         lines.filter(pl.col("hold_id").is_not_null()).select("cluster", "namespace", "pod", "pod_uid", "hour").unique()
     )
-    sets = _label_sets(holders, pod_labels)
-    valued = sets.with_columns(
-        **{
-            f"value_{i}": pl.coalesce(
-                *(label_value(pl.col(f"labels_{rank}"), dimension.label) for rank in range(4)),
-            )
-            for i, dimension in enumerate(dimensions)
-        }
-    ).with_columns(**{f"tag_{i}": _virtual_tag(dimension.key, virtual_tags) for i, dimension in enumerate(dimensions)})
+    valued = _own_values(holders, pod_labels, dimensions).with_columns(
+        **{f"tag_{i}": _virtual_tag(dimension.key, virtual_tags) for i, dimension in enumerate(dimensions)}
+    )
     told = valued.select(
         *("namespace", "pod", "pod_uid", "hour"),
         dimensions=_values_json(dimensions),
@@ -73,37 +67,56 @@ def labeled(
     )
 
 
-def _label_sets(holders: pl.LazyFrame, pod_labels: pl.LazyFrame) -> pl.LazyFrame:
-    """For each holder and hour up to four label sets, `labels_0` the best.
+def _own_values(holders: pl.LazyFrame, pod_labels: pl.LazyFrame, dimensions: Sequence[Dimension]) -> pl.LazyFrame:
+    """For each holder and hour what the pod's own labels say: `value_0`, `value_1`, … of the dimensions.
 
     Of each source the set last seen by the end of the hour, the later seen first; then, where a source has only seen
     the pod afterwards, the first it saw. kube-state-metrics may export only some labels, so one set completes another.
     """
     hour_end = pl.col("hour").dt.offset_by("1h").dt.offset_by("-1ms")
     result = holders.with_columns(hour_end=hour_end).sort("hour_end")
+    names = [f"value_{i}" for i in range(len(dimensions))]
     for source in ("kube_state", "snapshot"):
+        # Labels are read once per set that was seen, not once per hour of the pod.
         seen = (
             pod_labels.filter(pl.col("source") == source)
             .group_by("pod_uid", "first_seen_at")
             .agg(pl.col("labels").max(), pl.col("last_seen_at").max())
+            .with_columns(
+                **{name: label_value(pl.col("labels"), d.label) for name, d in zip(names, dimensions, strict=True)}
+            )
+            .drop("labels")
             .sort("first_seen_at")
         )
         for strategy in _STRATEGIES:
+            carried = {name: f"{source}_{strategy}_{name}" for name in (*names, "last_seen_at")}
             result = result.join_asof(
-                seen.rename({"labels": f"{source}_{strategy}", "last_seen_at": f"{source}_{strategy}_to"}),
+                seen.rename(carried),
                 left_on="hour_end",
                 right_on="first_seen_at",
                 by="pod_uid",
                 strategy=strategy,
                 check_sortedness=False,
             ).drop("first_seen_at", strict=False)
-    seen_to = {source: pl.min_horizontal("hour_end", f"{source}_backward_to") for source in ("kube_state", "snapshot")}
-    snapshot_first = pl.col("kube_state_backward_to").is_null() | (seen_to["snapshot"] >= seen_to["kube_state"])
-    return result.with_columns(
-        labels_0=pl.when(snapshot_first).then("snapshot_backward").otherwise("kube_state_backward"),
-        labels_1=pl.when(snapshot_first).then("kube_state_backward").otherwise("snapshot_backward"),
-        labels_2=pl.col("snapshot_forward"),
-        labels_3=pl.col("kube_state_forward"),
+    seen_to = {
+        source: pl.min_horizontal("hour_end", f"{source}_backward_last_seen_at")
+        for source in ("kube_state", "snapshot")
+    }
+    snapshot_first = pl.col("kube_state_backward_last_seen_at").is_null() | (
+        seen_to["snapshot"] >= seen_to["kube_state"]
+    )
+    return result.select(
+        *("namespace", "pod", "pod_uid", "hour"),
+        **{
+            name: pl.coalesce(
+                pl.when(snapshot_first).then(f"snapshot_backward_{name}").otherwise(f"kube_state_backward_{name}"),
+                pl.when(snapshot_first).then(f"kube_state_backward_{name}").otherwise(f"snapshot_backward_{name}"),
+                f"snapshot_forward_{name}",
+                f"kube_state_forward_{name}",
+            )
+            for name in names
+        },
+        cluster="cluster",
     )
 
 
@@ -176,7 +189,13 @@ def _json_string(value: pl.Expr) -> pl.Expr:
 
 def label_coverage(lines: pl.LazyFrame, *, dimensions: Sequence[Dimension]) -> pl.LazyFrame:
     """Held GPU-hours by dimension and source of the value (`schemas.tables.LabelCoverage`)."""
-    held = lines.filter(pl.col("charge_kind") == "held").with_columns(held_gpu_hours=pl.col("gpu_hours").sum())
+    # One row per distinct set of sources, few, before any JSON is read.
+    held = (
+        lines.filter(pl.col("charge_kind") == "held")
+        .group_by("cluster", "date", "label_sources")
+        .agg(pl.col("gpu_hours").sum())
+        .with_columns(held_gpu_hours=pl.col("gpu_hours").sum())
+    )
     return pl.concat(
         [
             held.group_by(

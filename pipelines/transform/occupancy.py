@@ -9,6 +9,7 @@ from decimal import Decimal
 import polars as pl
 
 from pipelines.transform.apportion import gpu_hours, rounded_units
+from pipelines.transform.intervals import computed, previous
 
 LINE = ("group_id", "segment_from", "charge_kind", "line_key")
 _RATIOS = {
@@ -17,6 +18,8 @@ _RATIOS = {
     "sm_active_ratio": "sm_active",
     "dram_active_ratio": "dram_active",
 }
+_METRICS = (*_RATIOS.values(), "gpu_util", "memory_used", "energy")
+_LINE = "line"
 _MILLIJOULES_PER_KWH = 3_600_000_000
 _MIB_PER_GIB = 1024
 
@@ -34,24 +37,33 @@ def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -
     Returns:
         Rows of `Occupancy`.
     """
-    runs = telemetry.select(
+    # Lines are numbered: their key is four columns of text and instants, too long to group millions of runs by.
+    numbered = computed(lines.with_row_index(_LINE))
+    runs = telemetry.filter(pl.col("metric").is_in(_METRICS)).select(
         *("device_id", "hour", "metric", "first_at", "last_at", "interval_ms", "instants", "measured_ms"),
         *("weighted_sum", "value_max"),
     )
     whole = pl.col("device_id").is_not_null() & (pl.col("sharing_mode") == "exclusive")
-    on_device = lines.filter(whole).select(
-        *LINE, "device_id", "hour", "segment_to", "hold_start", "hold_end", "line_ms"
+    on_device = numbered.filter(whole).select(
+        *(_LINE, "charge_kind", "device_id", "hour", "segment_from", "segment_to", "hold_start", "hold_end", "line_ms")
     )
-    in_segment = on_device.join(runs, on=["device_id", "hour"], how="inner").filter(
-        (pl.col("last_at") > pl.col("segment_from")) & (pl.col("last_at") <= pl.col("segment_to"))
+    in_segment = computed(
+        on_device.join(runs, on=["device_id", "hour"], how="inner")
+        .filter((pl.col("last_at") > pl.col("segment_from")) & (pl.col("last_at") <= pl.col("segment_to")))
+        .select(
+            *(_LINE, "line_ms", "metric", "interval_ms", "instants", "measured_ms", "weighted_sum", "value_max"),
+            own=_is_held() & _is_holders_own(),
+        )
     )
-    own = _measured(in_segment.filter((pl.col("charge_kind") == "held") & _is_holders_own()))
-    device = in_segment.group_by(LINE).agg(device_engine_active_ratio=_ratio("engine_active"))
+    own = _measured(in_segment.filter("own"))
+    device = in_segment.group_by(_LINE).agg(device_engine_active_ratio=_ratio("engine_active"))
     return (
-        lines.select("cluster", "date", *LINE, "hour", "dimensions", "label_sources", held=whole & _is_held())
-        .join(own, on=LINE, how="left")
-        .join(device, on=LINE, how="left")
-        .join(_energy(on_device, telemetry, bridge_ms), on=LINE, how="left")
+        numbered.select(
+            *("cluster", "date", _LINE, *LINE, "hour", "dimensions", "label_sources"), held=whole & _is_held()
+        )
+        .join(own, on=_LINE, how="left")
+        .join(device, on=_LINE, how="left")
+        .join(_energy(on_device, telemetry, bridge_ms), on=_LINE, how="left")
         .with_columns(
             attribution_scope=pl.when(pl.col("held") & pl.col("coverage").is_not_null())
             .then(pl.lit("device"))
@@ -59,7 +71,7 @@ def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -
             coverage=pl.when("held").then(pl.col("coverage").fill_null(Decimal("0.000000"))),
             process_sm_ratio=pl.lit(None, dtype=pl.Decimal(9, 6)),
         )
-        .drop("held")
+        .drop("held", _LINE)
     )
 
 
@@ -83,7 +95,7 @@ def _measured(runs: pl.LazyFrame) -> pl.LazyFrame:
     expected = pl.max_horizontal(pl.lit(1), pl.col("line_ms").first() // pl.col("interval_ms").min())
     memory_ms = _sum("memory_used", "measured_ms")
     memory = _sum("memory_used", "weighted_sum")
-    return runs.group_by(LINE).agg(
+    return runs.group_by(_LINE).agg(
         coverage=_millionths(pl.min_horizontal(pl.lit(1_000_000), _rounded_quotient(seen * 1_000_000, expected))),
         **{name: _ratio(metric) for name, metric in _RATIOS.items()},
         engine_active_gpu_hours=pl.when(engine_ms > 0).then(
@@ -114,12 +126,11 @@ def _energy(on_device: pl.LazyFrame, telemetry: pl.LazyFrame, bridge_ms: int) ->
     counters = (
         telemetry.filter((pl.col("metric") == "energy") & (pl.col("gpu_instance_id") == ""))
         .select("device_id", "hour", "first_at", "last_at", "value_first", "value_last", "increase", "metric_name")
+        .sort("device_id", "first_at")
         .with_columns(
-            previous=pl.col("value_last").shift(1).over("device_id", order_by="first_at"),
-            since_ms=(
-                pl.col("first_at") - pl.col("last_at").shift(1).over("device_id", order_by="first_at")
-            ).dt.total_milliseconds(),
-            same_name=pl.col("metric_name") == pl.col("metric_name").shift(1).over("device_id", order_by="first_at"),
+            previous=previous("value_last", within="device_id"),
+            since_ms=(pl.col("first_at") - previous("last_at", within="device_id")).dt.total_milliseconds(),
+            same_name=pl.col("metric_name") == previous("metric_name", within="device_id"),
         )
         .with_columns(
             joined=pl.when(pl.col("same_name") & (pl.col("since_ms") <= bridge_ms))
@@ -144,7 +155,7 @@ def _energy(on_device: pl.LazyFrame, telemetry: pl.LazyFrame, bridge_ms: int) ->
         held, on=["device_id", "hour", "last_at"], how="anti"
     )
     kwh = pl.col("millijoules").sum().cast(pl.Decimal(38, 9)) / pl.lit(Decimal(_MILLIJOULES_PER_KWH))
-    return pl.concat([held, idle]).group_by(LINE).agg(energy_kwh=kwh.cast(pl.Decimal(18, 9)))
+    return pl.concat([held, idle]).group_by(_LINE).agg(energy_kwh=kwh.cast(pl.Decimal(18, 9)))
 
 
 def _sum(metric: str, column: str) -> pl.Expr:

@@ -3,11 +3,13 @@
 Attribution: rules of the FinOps Open Cost and Usage Specification 1.4, (c) FinOps Foundation, CC-BY-4.0.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
-from pipelines.validate.proofs import Proof
+from pipelines.validate.proofs import Proof, one_row_per_key
+from schemas.focus import row_order
 
-_ROW = "coalesce(ResourceId, '?') || ' at ' || ChargePeriodStart"
+_ROW = "coalesce(ResourceId, '?') || ' at ' || coalesce(ChargePeriodStart::varchar, '?')"
 _JSON_COLUMNS = ("Tags", "SkuPriceDetails", "x_LabelSources")
 _SKU_COLUMNS = (
     *("SkuId", "ListUnitPrice", "ContractedUnitPrice", "PricingQuantity", "PricingUnit", "PricingCategory"),
@@ -17,15 +19,18 @@ _SKU_COLUMNS = (
 UNIT = "^([0-9]+ )?[A-Z][A-Za-z]*(-[A-Z][A-Za-z]*s|s)?$"
 
 
-def focus_proofs(text_columns: Sequence[str]) -> tuple[Proof, ...]:
+def focus_proofs(text_columns: Sequence[str], never_null: Sequence[str]) -> tuple[Proof, ...]:
     """Proofs of a candidate partition, in the view `focus`; `charges` is beside it.
 
     Args:
         text_columns: its string columns, none of which may be empty text.
+        never_null: columns that every row must fill.
     """
     return (
         _money(),
         _sums(),
+        _there(never_null),
+        dataclasses.replace(one_row_per_key("focus", row_order()), name="7_focus_rows_unique"),
         _rule("7_focus_null_cascade", _null_cascade(), "SkuPriceId, prices, quantities and units are there together"),
         _rule(
             "7_focus_unit_format",
@@ -63,6 +68,13 @@ def focus_proofs(text_columns: Sequence[str]) -> tuple[Proof, ...]:
 
 def _rule(name: str, broken: str, says: str) -> Proof:
     return Proof(name, "focus", f"select {_ROW} as told from focus where {broken}", says)
+
+
+def _there(never_null: Sequence[str]) -> Proof:
+    nulls = ", ".join(f"case when \"{name}\" is null then '{name}' end" for name in never_null)
+    broken = " or ".join(f'"{name}" is null' for name in never_null)
+    sql = f"select concat_ws(', ', {nulls}) || ' null in ' || {_ROW} as told from focus where {broken}"
+    return Proof("7_focus_never_null", "focus", sql, "columns that FOCUS and we never leave null are there")
 
 
 def _one(name: str, key: str, value: str) -> Proof:

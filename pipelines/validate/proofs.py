@@ -1,10 +1,14 @@
 """The proofs of a day's facts, as SQL that finds what breaks them (ACCOUNTING 9).
 
-Each query gives the rows that should not be there. They run in DuckDB over the landed Parquet, in DECIMAL and HUGEINT,
-and share no code with the transforms: a proof that reuses what it proves is none. The views are named as the tables.
+Each query gives the rows that should not be there. They run in DuckDB over the landed Parquet, in DECIMAL and BIGINT,
+whose overflow is an error and never a wrong number, and share no code with the transforms: a proof that reuses what it
+proves is none. The views are named as the tables.
 """
 
 import dataclasses
+from collections.abc import Sequence
+
+from schemas.tables import TABLES
 
 MS_PER_HOUR = 3_600_000
 # A millisecond is 2,500,000 / 9 units of 1e-12 GPU-hour.
@@ -14,12 +18,14 @@ _SPELLED = "regexp_replace(lower(trim(model)), '[ _]+', '-', 'g')"
 MODEL_KEY = f"regexp_replace(regexp_replace({_SPELLED}, '-mig-.*$', ''), '-shared$', '')"
 _PODS = "string_agg(distinct namespace || '/' || pod, ', ' order by namespace || '/' || pod)"
 # Whole units of 1e-12 in a quantity with twelve places, through its digits: no arithmetic that could round.
-UNITS = "cast(replace(cast(gpu_hours as varchar), '.', '') as hugeint)"
+UNITS = "cast(replace(cast(gpu_hours as varchar), '.', '') as bigint)"
 _OWNED_UNITS = f"""
-    (sum(owned_ms)::hugeint * {_NUMERATOR}) // {_DENOMINATOR}
-    + case when (sum(owned_ms)::hugeint * {_NUMERATOR}) % {_DENOMINATOR} > {_DENOMINATOR // 2} then 1 else 0 end
+    (sum(owned_ms)::bigint * {_NUMERATOR}) // {_DENOMINATOR}
+    + case when (sum(owned_ms)::bigint * {_NUMERATOR}) % {_DENOMINATOR} > {_DENOMINATOR // 2} then 1 else 0 end
 """
-_GROUPED_PIECES = f"""
+# Made once, for the proofs that read it.
+PIECES = f"""
+    create table pieces as
     select devices.*, coalesce(shared.group_id, device_id) as group_id
     from devices left join (
         select distinct group_id, hour from gpu_hours where group_id like '%/%'
@@ -48,7 +54,7 @@ OWNED_IS_EXACT = Proof(
     f"""
     with told as (
         select device_id, hour, {_OWNED_UNITS} as owned_units,
-               sum(cast(replace(cast(owned_gpu_hours as varchar), '.', '') as hugeint)) as stored_units
+               sum(cast(replace(cast(owned_gpu_hours as varchar), '.', '') as bigint)) as stored_units
         from devices group by device_id, hour
     )
     select device_id || ' at ' || hour || ': ' || stored_units || ' units stored, ' || owned_units || ' owned' as told
@@ -59,9 +65,8 @@ OWNED_IS_EXACT = Proof(
 LINES_SUM_TO_OWNED = Proof(
     "1_lines_sum_to_owned",
     "gpu_hours",
-    f"""
-    with pieces as ({_GROUPED_PIECES}),
-    owned as (select group_id, hour, sum(owned_gpu_hours) as owned from pieces group by group_id, hour),
+    """
+    with owned as (select group_id, hour, sum(owned_gpu_hours) as owned from pieces group by group_id, hour),
     lines as (select group_id, hour, sum(gpu_hours) as lines from gpu_hours group by group_id, hour)
     select coalesce(owned.group_id, lines.group_id) || ' at ' || coalesce(owned.hour, lines.hour) || ': owned '
            || coalesce(owned, 0) || ', lines ' || coalesce(lines, 0) as told
@@ -97,9 +102,8 @@ CHARGES_ARE_THE_LEDGER = Proof(
 COST_IS_PRICE_TIMES_OWNED = Proof(
     "2_cost_is_price_times_owned",
     "charges",
-    f"""
-    with pieces as ({_GROUPED_PIECES}),
-    owned as (select group_id, hour, sum(owned_gpu_hours) as owned from pieces group by group_id, hour),
+    """
+    with owned as (select group_id, hour, sum(owned_gpu_hours) as owned from pieces group by group_id, hour),
     billed as (
         select group_id, hour, sum(cost) as cost, any_value(contracted_unit_price) as price
         from charges group by group_id, hour having count(distinct contracted_unit_price) = 1
@@ -114,18 +118,22 @@ NOT_HELD_ABOVE_OWNED = Proof(
     "4_not_held_above_owned",
     "gpu_hours",
     f"""
-    with pieces as ({_GROUPED_PIECES}),
-    owned as (
+    with owned as (
         select group_id, hour, sum(owned_gpu_hours) as owned from pieces group by group_id, hour
     ),
     held as (
-        select group_id, hour, sum(gpu_hours) as held, {_PODS} as pods
-        from gpu_hours where charge_kind = 'held' group by group_id, hour
+        select group_id, hour, sum(gpu_hours) as held from gpu_hours where charge_kind = 'held' group by group_id, hour
+    ),
+    broken as (
+        select held.*, coalesce(owned, 0) as owned
+        from held left join owned on held.group_id = owned.group_id and held.hour = owned.hour
+        where held > coalesce(owned, 0)
     )
-    select held.group_id || ' at ' || held.hour || ': held ' || held || ' GPU-hours above ' || coalesce(owned, 0)
-           || ' owned, by ' || pods as told
-    from held left join owned on held.group_id = owned.group_id and held.hour = owned.hour
-    where held > coalesce(owned, 0)
+    select broken.group_id || ' at ' || broken.hour || ': held ' || any_value(held) || ' GPU-hours above '
+           || any_value(owned) || ' owned, by ' || {_PODS} as told
+    from broken join gpu_hours
+        on gpu_hours.group_id = broken.group_id and gpu_hours.hour = broken.hour and charge_kind = 'held'
+    group by broken.group_id, broken.hour
     """,
     "no device or group is held above what is owned in an hour",
 )
@@ -134,15 +142,19 @@ NOT_HELD_ABOVE_CAPACITY = Proof(
     "gpu_hours",
     f"""
     with held as (
-        select node, hour, sum(gpu_hours) as held, {_PODS} as pods
-        from gpu_hours where charge_kind = 'held' group by node, hour
+        select node, hour, sum(gpu_hours) as held from gpu_hours where charge_kind = 'held' group by node, hour
     ), capacity as (
         select node, hour, max(node_capacity) as capacity from devices where node_capacity > 0 group by node, hour
+    ), broken as (
+        select held.*, capacity
+        from held join capacity on held.node = capacity.node and held.hour = capacity.hour
+        where held > capacity
     )
-    select held.node || ' at ' || held.hour || ': held ' || held || ' GPU-hours above the ' || capacity
-           || ' GPUs that the node reports, by ' || pods as told
-    from held join capacity on held.node = capacity.node and held.hour = capacity.hour
-    where held > capacity
+    select broken.node || ' at ' || broken.hour || ': held ' || any_value(held) || ' GPU-hours above the '
+           || any_value(capacity) || ' GPUs that the node reports, by ' || {_PODS} as told
+    from broken join gpu_hours
+        on gpu_hours.node = broken.node and gpu_hours.hour = broken.hour and charge_kind = 'held'
+    group by broken.node, broken.hour
     """,
     "no node is held above the number of GPUs that its inventory reports",
 )
@@ -180,8 +192,7 @@ OWNED_ONCE = Proof(
 
 # ACCOUNTING 4, worked out again: device-hours, their segments, the lines of every segment, in whole numbers.
 RECOMPUTED_LINES = f"""
-    with pieces as ({_GROUPED_PIECES}),
-    boundaries as (
+    with boundaries as (
         select group_id, hour, owned_from as edge from pieces
         union select group_id, hour, owned_to from pieces
         union select group_id, hour, segment_from from gpu_hours
@@ -193,7 +204,7 @@ RECOMPUTED_LINES = f"""
     ),
     device_segments as (
         select p.device_id, p.node, p.group_id, p.hour, s.segment_from, s.segment_to,
-               (epoch_ms(s.segment_to) - epoch_ms(s.segment_from))::hugeint as ms
+               (epoch_ms(s.segment_to) - epoch_ms(s.segment_from))::bigint as ms
         from pieces as p join stretches as s
             on s.group_id = p.group_id and s.hour = p.hour
                and s.segment_from >= p.owned_from and s.segment_to <= p.owned_to
@@ -234,7 +245,7 @@ RECOMPUTED_LINES = f"""
     ),
     held as (
         select group_id, segment_from, hold_id,
-               sum(epoch_ms(least(held_to, segment_to)) - epoch_ms(greatest(held_from, segment_from)))::hugeint as ms
+               sum(epoch_ms(least(held_to, segment_to)) - epoch_ms(greatest(held_from, segment_from)))::bigint as ms
         from meetings where held_from < segment_to and held_to > segment_from
         group by group_id, segment_from, hold_id
     ),
@@ -255,7 +266,7 @@ RECOMPUTED_LINES = f"""
     placed as (
         select *, (numerator - rest) // {_DENOMINATOR} as units,
                total - sum((numerator - rest) // {_DENOMINATOR}) over (partition by group_id, segment_from) as residue,
-               count(*) over (partition by group_id, segment_from)::hugeint as takers,
+               count(*) over (partition by group_id, segment_from)::bigint as takers,
                row_number() over (
                    partition by group_id, segment_from order by rest desc, kind_rank, line_key
                ) as place
@@ -292,6 +303,16 @@ TELEMETRY_COVERAGE = Proof(
     "held time is measured to 90 % or more",
     blocking=False,
 )
+
+
+def one_row_per_key(table: str, key: Sequence[str]) -> Proof:
+    """Proof that no two rows of a table have one key."""
+    columns = ", ".join(key)
+    named = " || ' ' || ".join(f"coalesce({column}::varchar, 'null')" for column in key)
+    sql = f"select {named} || ': ' || count(*) || ' rows' as told from {table} group by {columns} having count(*) > 1"
+    return Proof(f"5_{table}_keys_unique", table, sql, f"one row of {table} per {columns}")
+
+
 FACT_PROOFS = (
     OWNED_IS_EXACT,
     LINES_SUM_TO_OWNED,
@@ -304,4 +325,8 @@ FACT_PROOFS = (
     OWNED_ONCE,
     LINES_RECOMPUTED,
     TELEMETRY_COVERAGE,
+    *(
+        one_row_per_key(name, TABLES[name].schema.primary_key())
+        for name in ("devices", "holdings", "gpu_hours", "charges", "occupancy")
+    ),
 )

@@ -82,7 +82,7 @@ def where(column: str, value: pl.Expr, kind: str | None = None) -> Hurt:
 def test_a_good_day_passes(good: Path, tmp_path: Path) -> None:
     outcomes = judged(good, tmp_path)
     assert failed(outcomes) == set()
-    assert len(outcomes) > 50
+    assert len(outcomes) > 40
 
 
 def between_co_holders(frame: pl.DataFrame) -> pl.DataFrame:
@@ -132,7 +132,7 @@ def test_facts_hurt_in_one_way(good: Path, tmp_path: Path, table: str, hurt: Hur
         (where("SkuId", pl.lit("another")), "7_focus_sku_price_has_one_sku"),
         (where("ServiceCategory", pl.lit("Storage")), "7_focus_service_has_one_category"),
         (where("ChargeCategory", pl.lit("Refund")), "7_focus_ChargeCategory_allowed"),
-        (where("BillingAccountId", pl.lit(None)), "7_focus_BillingAccountId_there"),
+        (where("BillingAccountId", pl.lit(None)), "7_focus_never_null"),
         (where("Tags", pl.lit('{"a": {"b": 1}}')), "7_focus_json"),
         (where("Tags", pl.lit("{")), "7_focus_json"),
         (where("ChargePeriodEnd", pl.col("ChargePeriodEnd").dt.offset_by("2h")), "7_focus_periods"),
