@@ -19,6 +19,7 @@ def at(clock: str) -> dt.datetime:
     return dt.datetime.fromisoformat(f"{DAY}T{clock}+00:00")
 
 
+HOUR = dt.timedelta(hours=1)
 START, END = at("10:00"), at("15:00")
 
 
@@ -103,7 +104,15 @@ def _cases() -> dict[str, Case]:
             "5.191",
             coverage="1",
         ),
-        "case-15": Case(_world("case-15", nodes=(node(2),), cards=cards(2)), (("idle", "a", "2"),), "10.382"),
+        "case-15": Case(
+            World(
+                "case-15", at("00:00") - 2 * HOUR, at("00:00") + 26 * HOUR,
+                nodes=(node(2, created=at("00:00") - 2 * HOUR),),
+                cards=cards(2, since=at("00:00") - 2 * HOUR, until=at("00:00") + 26 * HOUR),
+            ),
+            (("idle", "a", "2"),),
+            "10.382",
+        ),
         "case-16": Case(
             _world("case-16", **one, pods=(pod("p", gpu, scheduled=at("12:10"), finished=at("12:30")),)),
             (("held", "p", "0.333333333333"), ("idle", "a", "0.666666666667")),
@@ -132,7 +141,13 @@ def _cases() -> dict[str, Case]:
         "case-30": Case(
             _world(
                 "case-30", nodes=(node(2),), cards=cards(2),
-                pods=(pod("p", "GPU-a-0", "GPU-a-1", containers=(1,), init_containers=((2, False),)),),
+                pods=(
+                    # The exporter names the card of the main container; what init held stays with the pod all the same.
+                    pod(
+                        "p", "GPU-a-0", "GPU-a-1", containers=(1,), init_containers=((2, False),),
+                        named_cards=("GPU-a-0",),
+                    ),
+                ),
             ),
             (("held", "p", "2"),),
             "10.382",
@@ -154,7 +169,8 @@ def _cases() -> dict[str, Case]:
             _world(
                 "case-32", **one,
                 pods=(
-                    pod("p", gpu, finished=at("12:30:02"), object_gone=at("12:30:10")),
+                    # Deleted by force: the object is gone at once and no end was ever told.
+                    pod("p", gpu, object_gone=at("12:30:02")),
                     pod("q", gpu, scheduled=at("12:30")),
                 ),
             ),
@@ -186,6 +202,16 @@ def _cases() -> dict[str, Case]:
         "case-35-plugin-restart": Case(
             _world(
                 "case-35-plugin-restart",
+                nodes=(dataclasses.replace(node(1), allocatable=((START, 1), (at("12:20"), 0), (at("12:23"), 1))),),
+                cards=cards(1),
+                pods=(pod("p", gpu, scheduled=at("12:15")),),
+            ),
+            (("held", "p", "0.75"), ("idle", "a", "0.25")),
+            "5.191",
+        ),
+        "case-35-plugin-restart-capacity": Case(
+            _world(
+                "case-35-plugin-restart-capacity",
                 nodes=(Node("a", START, capacity=((START, 1), (at("12:20"), 0), (at("12:23"), 1))),),
                 cards=cards(1),
                 pods=(pod("p", gpu, scheduled=at("12:15")),),
@@ -196,7 +222,11 @@ def _cases() -> dict[str, Case]:
         "case-35-not-ready": Case(
             _world(
                 "case-35-not-ready",
-                nodes=(dataclasses.replace(node(1), exporter_gaps=((at("12:20"), at("12:40")),)),),
+                nodes=(
+                    dataclasses.replace(
+                        node(1), exporter_gaps=((at("12:20"), at("12:40")),), not_ready=((at("12:20"), at("12:40")),)
+                    ),
+                ),
                 cards=cards(1),
                 pods=(pod("p", gpu),),
             ),
