@@ -155,7 +155,8 @@ def findings(
         day.fact("holdings"),
         day.fact("occupancy"),
         day.fact("label_coverage"),
-        node_lives(day.raw("nodes")),
+        nodes=node_lives(day.raw("nodes")),
+        pods=pod_lives(day.raw("pods")),
         dimensions=settings.dimensions,
         coverage_target_percent=round(settings.config.labels.coverage_target * 100),
     )

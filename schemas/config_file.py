@@ -144,6 +144,22 @@ def _rates_from_file(given: Mapping[str, Any], folder: Path, problems: list[str]
     return [{name: cell for name, cell in row.items() if name in _RATE_COLUMNS and cell} for row in rows]
 
 
+_EXPECTED = {
+    "model_type": "expected keys and values",
+    "dict_type": "expected keys and values",
+    "list_type": "expected a list",
+    "string_type": "expected text",
+    "decimal_parsing": "expected a number",
+    "decimal_type": "expected a number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+}
+
+
 def _problem(error: Any) -> str:
     """One line: where, what was expected, what was found."""
     where = _path(error["loc"])
@@ -159,7 +175,7 @@ def _problem(error: Any) -> str:
             if where
             else error["msg"].removeprefix("Value error, ")
         )
-    told = error["msg"][:1].lower() + error["msg"][1:]
+    told = _EXPECTED.get(kind) or error["msg"][:1].lower() + error["msg"][1:]
     if kind == "literal_error":
         told = f"expected {error['ctx']['expected']}"
         if isinstance(found, str) and found in _LATER_VALUES.get(name, ()):

@@ -60,6 +60,10 @@ class PartitionUnreadable(ChargebackError):
     """A Parquet object is truncated, or its columns are of an older schema. Names it and how to rebuild it."""
 
 
+class LakeUnwritable(ChargebackError):
+    """The lake's folder cannot be written: permissions, a full disk. Nothing half-written is left."""
+
+
 class CheckFailed(ChargebackError):
     """A blocking check failed: nothing was published, what was published stays."""
 

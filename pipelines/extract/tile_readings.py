@@ -35,10 +35,12 @@ from schemas.metrics import Metric
 # and lost devices show it. Nothing that is read here is negative.
 _BLANK_FROM = 140_737_488_355_328.0
 _BLANK_INT32 = (2_147_483_632.0, 2_147_483_647.0)
-# A gauge above this is garbage too, and its sum over an hour would leave Int64.
-_GAUGE_LIMIT = 1e12
 # Above this a "ratio" of a device field is the old percentage under the new name (MetricName.is_device_ratio).
 _RATIO_LIMIT = 1.5
+# A gauge above its unit's limit is garbage too: no device is busy for more than all of its time or has terabytes of
+# memory, and sums over an hour must stay in Int64.
+_GAUGE_LIMITS = {"ppm": _RATIO_LIMIT * 1e6, "MiB": 2.5e6}
+_GAUGE_LIMIT = 1e12
 # Fewer differences than this do not tell a scrape interval from a gap.
 _MIN_DIFFERENCES = 3
 # A source is silent where it missed a scrape, not where one came some milliseconds late.
@@ -118,7 +120,7 @@ def _scaled(group: DeviceGroup, values: Values, series: Integers) -> tuple[Integ
     factor = factors[0] if len(factors) and (factors == factors[0]).all() else factors[series]
     scaled = np.rint(np.where(measured, values, 0) * factor)
     if metric.kind == "gauge":
-        measured &= scaled < _GAUGE_LIMIT
+        measured &= scaled < _GAUGE_LIMITS.get(metric.unit, _GAUGE_LIMIT)
     return np.where(measured, scaled, 0).astype(np.int64), measured
 
 

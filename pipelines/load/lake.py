@@ -19,7 +19,7 @@ import dataframely as dy
 import polars as pl
 from filelock import FileLock, Timeout
 
-from schemas.errors import PartitionMissing, PartitionUnreadable, PublicationBusy
+from schemas.errors import LakeUnwritable, PartitionMissing, PartitionUnreadable, PublicationBusy, UsageError
 from schemas.tables import FACT_TABLES, RAW_TABLES, SNAPSHOTS_TABLE, Table, polars_schema
 
 FOCUS_DATASET = "cost_and_usage"
@@ -37,6 +37,12 @@ class Lake:
     """A lake under one folder. Every method names its partition by cluster and UTC day."""
 
     def __init__(self, root: Path) -> None:
+        """Raises UsageError for a path that readers of Parquet would take for a pattern."""
+        if patterns := sorted(set("*?[]") & set(str(root))):
+            raise UsageError(
+                f"lake {root}: expected a path without {' '.join(patterns)}, which DuckDB and others read as patterns; "
+                "give the folder another name"
+            )
         self.root = root
 
     # --- places ---------------------------------------------------------------------------------------------------
@@ -186,14 +192,19 @@ class Lake:
     def writing(self, cluster: str, date: dt.date) -> Iterator[None]:
         """Be the only run that makes this partition. Raises PublicationBusy when another one does."""
         folder = self.root / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / f"{cluster}-{date}.lock", timeout=0)
+        with _writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise PublicationBusy(
+                    f"{cluster} {date}: another run is making this day in {self.root}; try again when it is done."
+                ) from None
         try:
-            with FileLock(folder / f"{cluster}-{date}.lock", timeout=0):
-                yield
-        except Timeout:
-            raise PublicationBusy(
-                f"{cluster} {date}: another run is making this day in {self.root}; try again when it is done."
-            ) from None
+            yield
+        finally:
+            lock.release()
 
 
 def snapshot_instant(path: Path) -> dt.datetime:
@@ -234,9 +245,7 @@ def _write_parquet(
     expected = polars_schema(schema)
     checked = schema.validate(frame.select(expected.names()).cast(expected, strict=True))
     ordered = checked.sort(order or schema.primary_key(), nulls_last=True, maintain_order=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
+    with _beside(path) as beside:
         ordered.write_parquet(
             beside,
             compression="zstd",
@@ -244,19 +253,39 @@ def _write_parquet(
             row_group_size=131_072,
             metadata={"gpu_chargeback_table": table},
         )
-        _sync(beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
     return Written(path, ordered.height)
 
 
 def _replace_bytes(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(path) as beside:
+        beside.write_bytes(content)
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A place to write to, renamed onto `path` when all is written; taken away when it is not."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    beside.write_bytes(content)
-    _sync(beside)
-    beside.replace(path)
+    with _writable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield beside
+            _sync(beside)
+            beside.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    """Say in a sentence that a place cannot be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise LakeUnwritable(
+            f"{path}: cannot be written ({error.strerror or error}). Nothing half-written is left; make room or "
+            "give this user the right to write there, and run again."
+        ) from error
 
 
 def _sync(path: Path) -> None:

@@ -239,7 +239,8 @@ def _described(
 def _most_shown(shown: pl.LazyFrame, key: str) -> pl.LazyFrame:
     """Of several spellings of a model the one seen most; `key`, `model`."""
     return (
-        shown.group_by(key, "model")
+        shown.filter(pl.col("model") != "")
+        .group_by(key, "model")
         .agg(pl.col("instants").sum())
         .sort(key, "instants", "model", descending=[False, True, False])
         .group_by(key)

@@ -18,8 +18,9 @@ def findings(
     holdings: pl.LazyFrame,
     occupancy: pl.LazyFrame,
     coverage: pl.LazyFrame,
-    nodes: pl.LazyFrame,
     *,
+    nodes: pl.LazyFrame,
+    pods: pl.LazyFrame,
     dimensions: Sequence[Dimension],
     coverage_target_percent: int,
 ) -> pl.LazyFrame:
@@ -27,7 +28,7 @@ def findings(
 
     Args:
         devices, holdings, occupancy, coverage: the day's facts (`coverage` is `LabelCoverage`).
-        nodes: rows of `pipelines.transform.lifetimes.node_lives`.
+        nodes, pods: rows of `pipelines.transform.lifetimes.node_lives` and `pod_lives`.
         dimensions: the label schema.
         coverage_target_percent: target of label coverage.
     """
@@ -39,6 +40,7 @@ def findings(
             _slots(devices),
             _over_capacity(devices),
             _strange_hosts(devices, nodes),
+            impossible_times(pods),
             _telemetry_gaps(occupancy),
             _label_gaps(coverage, dimensions, coverage_target_percent),
         ]
@@ -154,6 +156,21 @@ def _strange_hosts(devices: pl.LazyFrame, nodes: pl.LazyFrame) -> pl.LazyFrame:
             ),
             affected="dark",
         )
+    )
+
+
+def impossible_times(pods: pl.LazyFrame) -> pl.LazyFrame:
+    """Pods that ended before they were scheduled, by what they say of themselves: they hold no time."""
+    return pods.filter(pl.col("hold_end") < pl.col("hold_start")).select(
+        code=pl.lit("impossible_times"),
+        subject=pl.col("pod_uid"),
+        message=pl.format(
+            "{}/{} on node {}: scheduled at {} and ended at {}, before that; it is billed for no time. Are the clocks "
+            "of the cluster right?",
+            *("namespace", "pod", "node"),
+            *(pl.col(name).dt.strftime("%Y-%m-%d %H:%M:%S UTC") for name in ("hold_start", "hold_end")),
+        ),
+        affected=(pl.col("hold_start") - pl.col("hold_end")).dt.total_milliseconds(),
     )
 
 

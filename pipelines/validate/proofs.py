@@ -26,9 +26,9 @@ _OWNED_UNITS = f"""
 # Made once, for the proofs that read it.
 PIECES = f"""
     create table pieces as
-    select devices.*, coalesce(shared.group_id, device_id) as group_id
+    select devices.*, coalesce(shared.group_id, device_id) as group_id, shared.group_id is not null as shared
     from devices left join (
-        select distinct group_id, hour from gpu_hours where group_id like '%/%'
+        select distinct group_id, hour from gpu_hours where group_id = node || '/' || {MODEL_KEY}
     ) as shared on shared.hour = devices.hour and shared.group_id = node || '/' || {MODEL_KEY}
 """
 
@@ -203,7 +203,7 @@ RECOMPUTED_LINES = f"""
         from boundaries
     ),
     device_segments as (
-        select p.device_id, p.node, p.group_id, p.hour, s.segment_from, s.segment_to,
+        select p.device_id, p.node, p.group_id, p.shared, p.hour, s.segment_from, s.segment_to,
                (epoch_ms(s.segment_to) - epoch_ms(s.segment_from))::bigint as ms
         from pieces as p join stretches as s
             on s.group_id = p.group_id and s.hour = p.hour
@@ -226,7 +226,7 @@ RECOMPUTED_LINES = f"""
     segments as (
         select group_id, hour, segment_from, segment_to, sum(ms) as owned_ms,
                sum(units + case when place <= residue then 1 else 0 end) as total,
-               any_value(node) as node, group_id like '%/%' as shared, any_value(device_id) as device_id
+               any_value(node) as node, any_value(shared) as shared, any_value(device_id) as device_id
         from ranked group by group_id, hour, segment_from, segment_to
     ),
     hours as (

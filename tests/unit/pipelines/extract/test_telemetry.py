@@ -254,6 +254,16 @@ def test_a_blank_is_no_measurement_but_shows_the_device(source: Dcgm, tmp_path: 
     assert reading.workload["instants"].to_list() == [40]
 
 
+@pytest.mark.parametrize(("name", "metric", "value"), [(ENGINE, "engine_active", "42"), (MEMORY, "memory_used", "3e6")])
+def test_a_value_that_no_device_can_have_is_no_measurement(
+    source: Dcgm, tmp_path: Path, name: str, metric: str, value: str
+) -> None:
+    source.add(name, [*every(30, "1:00:30", "1:20", 1), *every(30, "1:20:30", "2:00", value)])
+    device = read(source, tmp_path, metric=metric).device
+    assert device.filter(pl.col("metric") == metric)["instants"].sum() == 40
+    assert device.filter(pl.col("metric") == PRESENCE)["instants"].sum() == 80
+
+
 def test_a_counter_that_falls_restarted_from_zero(source: Dcgm, tmp_path: Path) -> None:
     values = [100, 250, 50, 70]
     source.add(ENERGY, [(at("1:10") + 30 * step, value) for step, value in enumerate(values)])

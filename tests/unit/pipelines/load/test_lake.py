@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from pipelines.load.lake import Lake, snapshot_instant
-from schemas.errors import PartitionMissing, PartitionUnreadable, PublicationBusy
+from schemas.errors import LakeUnwritable, PartitionMissing, PartitionUnreadable, PublicationBusy, UsageError
 from schemas.tables import CHECKS_TABLE, FACT_TABLES, TABLES, SnapshotObject, polars_schema
 
 DAY = dt.date(2026, 3, 2)
@@ -147,3 +147,17 @@ def test_an_empty_partition_is_a_partition(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write(CHECKS_TABLE, pl.DataFrame(schema=polars_schema(CHECKS_TABLE.schema)), "c", DAY, candidate=False)
     assert lake.scan(CHECKS_TABLE, "c", DAY, candidate=False).collect().height == 0
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "a file"
+    root.write_text("no folder")
+    with pytest.raises(LakeUnwritable, match=r"a file.*cannot be written"), Lake(root).writing("c", DAY):
+        pass
+    with pytest.raises(LakeUnwritable, match="cannot be written"):
+        Lake(root).write(FINDINGS, some_findings("a"), "c", DAY, candidate=False)
+
+
+def test_a_path_that_reads_as_a_pattern_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"without \* \?"):
+        Lake(tmp_path / "a*b?")

@@ -4,7 +4,10 @@ from decimal import Decimal
 
 import polars as pl
 
-from tests.unit.pipelines.transform.evidence import at, day, node, pod, series
+from pipelines.transform.findings import impossible_times
+from pipelines.transform.lifetimes import pod_lives
+from schemas.tables import PodSighting
+from tests.unit.pipelines.transform.evidence import at, day, frame, node, pod, series
 
 
 def gpus(count: int, on: str = "a", start: str = "00:00", end: str = "24:00") -> list:
@@ -165,3 +168,17 @@ def test_a_node_that_no_series_shows_is_owned_by_slot() -> None:
 def test_capacity_below_held_shows_as_negative_idle() -> None:
     told = day([node("a", 1)], [pod("p", "a"), pod("q", "a")], gpus(1))
     assert ("idle", "a", "-1") in told.told()
+
+
+def test_a_pod_that_ended_before_it_began_is_told_and_bills_nothing() -> None:
+    sighting = pod("p", "a", scheduled="12:30") | {"finished_at": at("12:10"), "terminal_seen_at": at("12:31")}
+    assert day([node("a", 1)], [sighting], series("GPU-0", "a")).told() == [("idle", "a", "1")]
+    [told] = impossible_times(pod_lives(frame(PodSighting, [sighting]))).collect().to_dicts()
+    assert told["affected"] == 20 * 60_000
+    assert "team/p on node a" in told["message"]
+
+
+def test_a_series_without_a_model_takes_the_nodes() -> None:
+    sighting = node("a", 1) | {"model": "NVIDIA-H100-80GB-HBM3"}
+    told = day([sighting], [], series("GPU-0", "a", model=""))
+    assert set(told.devices["model"]) == {"NVIDIA-H100-80GB-HBM3"}
