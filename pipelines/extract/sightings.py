@@ -17,7 +17,7 @@ import polars as pl
 from kubernetes.utils import parse_quantity
 
 from pipelines.extract.findings import Finding
-from pipelines.extract.kubernetes import GPU_PREFIX, Container, Labeled, Node, Object, Pod
+from pipelines.extract.kubernetes_objects import GPU_PREFIX, Container, Labeled, Node, Object, Pod
 from schemas.tables import NodeSighting, PodLabels, PodSighting, polars_schema
 
 SOURCE = "snapshot"

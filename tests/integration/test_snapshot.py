@@ -15,8 +15,9 @@ import polars as pl
 import pytest
 import yaml
 
-from pipelines.extract import kubernetes as reading
-from pipelines.extract.kubernetes import ATTEMPTS, RESTARTS_AFTER_EXPIRY, take_snapshot
+from pipelines.extract import kubernetes_api as reading
+from pipelines.extract.kubernetes import take_snapshot
+from pipelines.extract.kubernetes_api import ATTEMPTS, RESTARTS_AFTER_EXPIRY
 from pipelines.extract.sightings import sightings
 from schemas.config import Cluster
 from schemas.errors import ChargebackError, SourceRefused, SourceUnavailable

@@ -19,8 +19,10 @@ import msgspec
 import pytest
 from kubernetes.config import incluster_config
 
-from pipelines.extract import kubernetes as reading
-from pipelines.extract.kubernetes import ATTEMPTS, Node, Object, Pod, Whole, take_snapshot
+from pipelines.extract import kubernetes_api as reading
+from pipelines.extract.kubernetes import take_snapshot
+from pipelines.extract.kubernetes_api import ATTEMPTS
+from pipelines.extract.kubernetes_objects import Node, Object, Pod, Whole
 from schemas.config import Cluster
 from schemas.errors import ConfigError, SourceRefused, SourceUnavailable
 
@@ -300,6 +302,7 @@ class Api:
         self.asked: list[tuple[str, str]] = []  # path and continue token
         self.authorizations: set[str | None] = set()
         self.host = ""
+        self.retry_after = ""  # of refusals, where told
 
     @property
     def server(self) -> str:
@@ -328,6 +331,8 @@ def serving(api: Api) -> Iterator[None]:
             content = json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(content)))
+            if code == 429 and api.retry_after:
+                self.send_header("Retry-After", api.retry_after)
             self.end_headers()
             self.wfile.write(content)
 
@@ -366,6 +371,23 @@ def test_a_list_is_read_page_by_page(api: Api) -> None:
     api.answers[PODS] = [page(gpu_pod("a"), more="2"), page(gpu_pod("b"), more="3"), page(gpu_pod("c"))]
     assert api.names() == ["a", "b", "c"]
     assert [token for path, token in api.asked if path == PODS] == ["", "2", "3"]
+
+
+def test_a_server_that_gives_one_page_again_and_again_is_not_asked_for_ever(api: Api) -> None:
+    api.answers[PODS] = [page(gpu_pod("a"), more="2"), page(gpu_pod("b"), more="2")]
+    with pytest.raises(SourceUnavailable, match="again and again"):
+        api.names()
+
+
+@pytest.mark.parametrize(("told", "least", "most"), [("7", 7, 7), ("900", 30, 30), ("soon", 0.2, 1)])
+def test_the_pause_that_the_server_asks_for_is_kept(
+    api: Api, waits: list[float], told: str, least: float, most: float
+) -> None:
+    api.retry_after = told
+    api.answers[PODS] = [status(429), page(gpu_pod("a"))]
+    assert api.names() == ["a"]
+    [waited] = waits
+    assert least <= waited <= most
 
 
 def test_a_list_that_expires_starts_again_from_its_first_page(api: Api) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 import pytest
 
-from pipelines.extract.kubernetes import Pod
+from pipelines.extract.kubernetes_objects import Pod
 from pipelines.extract.sightings import Sightings, requests, sightings
 from schemas.tables import NodeSighting, PodLabels, PodSighting, SnapshotObject, polars_schema
 
