@@ -1,5 +1,6 @@
 """`demo`: the embedded cluster, made and printed: who held what, how busy it was, what it cost, what nobody used."""
 
+import sys
 from pathlib import Path
 
 import typer
@@ -55,4 +56,11 @@ def run_demo(lake: Path) -> None:
     typer.echo(f"Catalog (DuckDB):    {lake / 'chargeback.duckdb'}")
     typer.echo("\nTry:")
     for sql in _TRY:
-        typer.echo(f'  gpu-chargeback query "{sql}"')
+        typer.echo(f'  {_this_program()} query "{sql}"')
+
+
+def _this_program() -> str:
+    """How to call this program again from here: `make` puts it into .venv/bin, which is on no PATH."""
+    program = Path(sys.argv[0]).absolute()
+    here = Path.cwd()
+    return str(program.relative_to(here)) if program.is_relative_to(here) else program.name

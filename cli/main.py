@@ -87,9 +87,16 @@ class Call:
         """The lake: told, else the configuration's, else the default. Needs no configuration."""
         if self.lake_path:
             return self.lake_path.absolute()
-        if self.config_path or "GPU_CHARGEBACK_CONFIG" in os.environ or self.config_file.exists():
-            return Path(self.config().lake)
-        return Path(DEFAULT_LAKE).absolute()
+        return Path(self.config().lake) if self.has_config else Path(DEFAULT_LAKE).absolute()
+
+    @property
+    def has_config(self) -> bool:
+        """Whether a configuration was told, or lies where the default is."""
+        return bool(self.config_path) or "GPU_CHARGEBACK_CONFIG" in os.environ or self.config_file.exists()
+
+    def clusters(self) -> list[str] | None:
+        """Names of the configured clusters; None without a configuration."""
+        return [cluster.name for cluster in self.config().clusters] if self.has_config else None
 
 
 _call = Call()
@@ -170,7 +177,7 @@ def status(config: ConfigOption = None, lake: LakeOption = None, debug: DebugOpt
     call = _call.told(config, lake, debug)
     from cli.status import print_status
 
-    print_status(call.lake())
+    print_status(call.lake(), clusters=call.clusters(), today=dt.datetime.now(dt.UTC).date())
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`status`: which days are there, what they sum to, which checks failed, how old they are; and which are missing."""
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +50,28 @@ _HEADINGS = (
 _NUMBERS = ("owned h", "held h", "idle h", "cost", "difference", "labels", "telemetry", "age")
 
 
-def print_status(lake: Path) -> None:
-    """One row per cluster and day, then the days that are missing in between."""
+def print_status(lake: Path, *, clusters: Sequence[str] | None, today: dt.date) -> None:
+    """One row per cluster and day, then what is missing: days in between, and yesterday of a configured cluster.
+
+    Args:
+        lake: folder of the lake.
+        clusters: the configured ones; None where there is no configuration to compare with.
+        today: the day that is not over, UTC.
+    """
     from pipelines.load.catalog import connect
     from pipelines.load.lake import Lake
 
     with connect(lake) as connection:
         rows = connection.execute(_DAYS).fetchall()
-    if not rows:
+    if not rows and not clusters:
         typer.echo(f"{lake}: no day is published yet; `gpu-chargeback run` makes yesterday")
         return
     now = dt.datetime.now(dt.UTC)
     places = Lake(lake)
     shown = [_told(row, places, now) for row in rows]
-    print_table(_HEADINGS, shown, right=_NUMBERS)
-    for line in _gaps(rows):
+    if shown:
+        print_table(_HEADINGS, shown, right=_NUMBERS)
+    for line in [*_gaps(rows), *behind(rows, clusters or (), today), *strangers(rows, clusters)]:
         typer.echo(line)
 
 
@@ -105,3 +113,30 @@ def _gaps(rows: list[tuple[Any, ...]]) -> list[str]:
             f"{cluster}: {day} is missing; `gpu-chargeback run --date {day} --cluster {cluster}`" for day in missing
         ]
     return told
+
+
+def behind(rows: list[tuple[Any, ...]], clusters: Sequence[str], today: dt.date) -> list[str]:
+    """Configured clusters whose yesterday is not there: a night that failed leaves nothing else to see."""
+    yesterday = today - dt.timedelta(days=1)
+    told = []
+    for cluster in clusters:
+        days = [row[1] for row in rows if row[0] == cluster]
+        if not days:
+            told.append(f"{cluster}: no day is there yet; `gpu-chargeback run --date {yesterday} --cluster {cluster}`")
+        elif max(days) < yesterday:
+            first = max(days) + dt.timedelta(days=1)
+            window = f"--date {first}" if first == yesterday else f"--from {first} --to {yesterday}"
+            told.append(
+                f"{cluster}: nothing since {max(days)}; `gpu-chargeback run {window} --cluster {cluster}` says why"
+            )
+    return told
+
+
+def strangers(rows: list[tuple[Any, ...]], clusters: Sequence[str] | None) -> list[str]:
+    """Clusters of the lake that are not configured, such as the demo's: sums over the lake count them too."""
+    if clusters is None:
+        return []
+    return [
+        f"{cluster}: in this lake, not in the configuration; its days count in every sum, so give it a lake of its own"
+        for cluster in sorted({row[0] for row in rows} - {*clusters})
+    ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from schemas.models import normalize_model
 
@@ -398,16 +398,17 @@ class Config(Model):
         _require_unique("rate id", [rate.id for rate in rates if rate.id])
         return rates
 
-    @model_validator(mode="after")
-    def _tags_name_dimensions(self) -> Self:
-        known = {dimension.key for dimension in self.labels.dimensions}
-        for i, rule in enumerate(self.virtual_tags):
-            for key in rule.set:
-                if key not in known:
-                    raise ValueError(
-                        f"virtual_tags[{i}].set: {key!r} is no dimension; expected one of {', '.join(sorted(known))}"
-                    )
-        return self
+    @field_validator("virtual_tags")
+    @classmethod
+    def _tags_name_dimensions(cls, rules: list[VirtualTagRule], info: ValidationInfo) -> list[VirtualTagRule]:
+        if "labels" not in info.data:  # wrong itself, and told
+            return rules
+        known = sorted(dimension.key for dimension in info.data["labels"].dimensions)
+        unknown = [f"[{i}].set: {key!r}" for i, rule in enumerate(rules) for key in rule.set if key not in known]
+        if unknown:
+            verb = "are no dimensions" if len(unknown) > 1 else "is no dimension"
+            raise ValueError(f"{', '.join(unknown)} {verb}; expected one of {', '.join(known)}")
+        return rules
 
     def digest(self) -> str:
         """Sixteen hex digits over everything that decides the ledger: never connections, never secrets."""

@@ -61,8 +61,12 @@ class Lake:
         return self.root / "focus" / dataset / period / f"cluster={cluster}" / f"{date}.parquet"
 
     def focus_dataset_path(self, dataset: str = FOCUS_DATASET) -> Path:
-        """Folder of a FOCUS dataset, where its metadata JSON lies too."""
+        """Folder of a FOCUS dataset: Parquet and nothing else, so that every reader can be pointed at it."""
         return self.root / "focus" / dataset
+
+    def focus_metadata_path(self, dataset: str = FOCUS_DATASET) -> Path:
+        """The FOCUS metadata JSON, beside the dataset's folder."""
+        return self.root / "focus" / f"{dataset}.metadata.json"
 
     def data_docs_path(self, cluster: str, date: dt.date) -> Path:
         """Folder of the checks' Data Docs of one attempt."""
@@ -173,12 +177,12 @@ class Lake:
 
     def focus_metadata(self, dataset: str = FOCUS_DATASET) -> dict[str, Any] | None:
         """The FOCUS metadata beside the dataset; None where there is none yet."""
-        path = self.focus_dataset_path(dataset) / "metadata.json"
+        path = self.focus_metadata_path(dataset)
         return json.loads(path.read_bytes()) if path.exists() else None
 
     def write_focus_metadata(self, metadata: dict[str, object], dataset: str = FOCUS_DATASET) -> Path:
         """Put the FOCUS metadata beside the dataset, whole."""
-        path = self.focus_dataset_path(dataset) / "metadata.json"
+        path = self.focus_metadata_path(dataset)
         _replace_bytes(path, json.dumps(metadata, indent=2, sort_keys=True).encode() + b"\n")
         return path
 

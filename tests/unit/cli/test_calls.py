@@ -10,6 +10,7 @@ import pytest
 
 from cli.output import trimmed
 from cli.run import days_to_run
+from cli.status import behind, strangers
 from schemas.errors import UsageError
 
 NOW = dt.datetime(2026, 3, 3, 1, 0, tzinfo=dt.UTC)
@@ -115,3 +116,13 @@ def test_numbers_keep_their_digits() -> None:
     assert trimmed(Decimal("41.528000000000000000"), places=2) == "41.528"
     assert trimmed(Decimal("24.000000000000")) == "24"
     assert trimmed(Decimal("0E-12")) == "0"
+
+
+def test_status_tells_configured_clusters_that_fell_behind_and_strangers() -> None:
+    rows = [("a", dt.date(2026, 3, 1)), ("b", dt.date(2026, 2, 27)), ("demo", dt.date(2026, 3, 1))]
+    told = behind(rows, ["a", "b", "c"], today=dt.date(2026, 3, 2))
+    assert [line.split(";")[0] for line in told] == ["b: nothing since 2026-02-27", "c: no day is there yet"]
+    assert "--from 2026-02-28 --to 2026-03-01 --cluster b" in told[0]
+    [stranger] = strangers(rows, ["a", "b", "c"])
+    assert stranger.startswith("demo: in this lake, not in the configuration")
+    assert strangers(rows, None) == []
