@@ -19,6 +19,12 @@ def told_config(path: Path, config: "Config", *, today: dt.datetime) -> Iterator
         if rate.valid_from <= today and (rate.valid_to is None or today < rate.valid_to):
             until = f" until {rate.valid_to:%Y-%m-%d}" if rate.valid_to else ""
             yield f"  price in force: {rate.model} {rate.contracted_price} {config.currency} per GPU-hour{until}"
+        elif rate.valid_from > today:
+            yield f"  price from {rate.valid_from:%Y-%m-%d}: {rate.model} {rate.contracted_price} {config.currency}"
+        else:
+            yield f"  price no longer in force since {rate.valid_to:%Y-%m-%d}: {rate.model}"
+        if rate.contracted_price > rate.listed_price:
+            yield f"  doubtful: {rate.model}: contracted {rate.contracted_price} is above list {rate.listed_price}"
     required = [dimension.key for dimension in config.labels.dimensions if dimension.required]
     prefix = f"{config.labels.prefix}/" if config.labels.prefix else ""
     yield "  labels: " + ", ".join(

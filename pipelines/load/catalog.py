@@ -6,6 +6,7 @@ old one open neither blocks nor breaks it, and in a storage version that DuckDB 
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -70,12 +71,26 @@ def connect(lake: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         connection = duckdb.connect(str(path), read_only=True)
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
-        raise PartitionUnreadable(
-            f"{path}: cannot be opened ({reason}); `gpu-chargeback catalog` rebuilds it"
-        ) from None
+        remedy = "`gpu-chargeback catalog` rebuilds it"
+        if "lock" in reason.lower():
+            remedy = "another program has it open for writing; open it read-only there, or close it"
+        raise PartitionUnreadable(f"{path}: cannot be opened ({reason}); {remedy}") from None
     with connection:
         connection.execute("set timezone = 'UTC'")
+        _require_its_place(connection, lake)
         yield connection
+
+
+def _require_its_place(connection: duckdb.DuckDBPyConnection, lake: Path) -> None:
+    """Raise PartitionUnreadable for a catalog that came with a copied lake: its views still read the other one."""
+    views = connection.execute("select sql from duckdb_views() where not internal").fetchall()
+    read = [place for (sql,) in views for place in re.findall(r"read_parquet\('(.*?)/[^/]+/[^/]+=\*", sql)]
+    folders = {Path(place.replace("''", "'").removesuffix("/focus")) for place in read}
+    if any(folder.resolve() != lake.resolve() for folder in folders):
+        raise PartitionUnreadable(
+            f"{lake / CATALOG}: made where the lake was before, and reads it there;"
+            f" `gpu-chargeback catalog --root {lake}` makes it anew"
+        )
 
 
 def require_readable(lake: Path) -> None:

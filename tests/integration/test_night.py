@@ -197,6 +197,8 @@ def test_the_catalog_is_replaced_while_somebody_reads_it(site: Site) -> None:
 def test_a_moved_lake_is_found_again(site: Site, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(site.folder / "lake", moved)
+    before = site.call("status", "--lake", str(moved))
+    assert (before.returncode, "made where the lake was before" in before.stderr) == (1, True)
     assert site.call("catalog", "--root", str(moved)).returncode == 0
     told = site.call("query", "select count(*) as n from focus_cost_and_usage", "--lake", str(moved), "--format", "csv")
     assert int(told.stdout.split()[1]) > 0
