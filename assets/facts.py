@@ -25,7 +25,9 @@ from pipelines.transform.labels import label_coverage as coverage_of_labels
 from pipelines.transform.labels import labeled
 from pipelines.transform.lifetimes import node_lives, pod_lives
 from pipelines.transform.occupancy import occupancy as occupancy_of_lines
-from pipelines.transform.scope import require_devices_for_holds, require_whole_devices
+from pipelines.transform.scope import require_devices_for_holds, require_known_sharing
+from pipelines.transform.sharing import sharing as sharing_of_nodes
+from pipelines.transform.sharing import with_physical_capacity
 from schemas.tables import TABLES
 
 
@@ -50,15 +52,31 @@ class _Day:
 
 
 @dg.asset(deps=[RAW_INVENTORY, RAW_TELEMETRY], kinds={"polars", "parquet"}, group_name="facts")
+def sharing(
+    context: dg.AssetExecutionContext, lake: dg.ResourceParam[Lake], settings: dg.ResourceParam[Settings]
+) -> dg.MaterializeResult[None]:
+    """How each node shared its devices, and what says so."""
+    day = _Day(context, lake)
+    told = sharing_of_nodes(
+        day.raw("node_sharing"),
+        day.raw("telemetry"),
+        day.raw("workload_telemetry"),
+        window=settings.window(day.date),
+        pools=settings.pools,
+    ).collect()
+    require_known_sharing(day.raw("telemetry"), day.raw("nodes"), day.raw("pods"), told.lazy())
+    return day.land("sharing", told.lazy())
+
+
+@dg.asset(deps=[sharing, RAW_INVENTORY, RAW_TELEMETRY], kinds={"polars", "parquet"}, group_name="facts")
 def devices(
     context: dg.AssetExecutionContext, lake: dg.ResourceParam[Lake], settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[None]:
     """Every device that was owned, by node and hour."""
     day = _Day(context, lake)
-    require_whole_devices(day.raw("telemetry"), day.raw("nodes"), day.raw("pods"))
     owned = owned_devices(
         day.raw("telemetry"),
-        node_lives(day.raw("nodes")),
+        with_physical_capacity(node_lives(day.raw("nodes")), day.fact("sharing")),
         pod_lives(day.raw("pods")),
         window=settings.window(day.date),
         bridge_ms=settings.bridge_ms,
@@ -67,7 +85,7 @@ def devices(
     return day.land("devices", owned)
 
 
-@dg.asset(deps=[devices, RAW_INVENTORY, RAW_TELEMETRY], kinds={"polars", "parquet"}, group_name="facts")
+@dg.asset(deps=[devices, sharing, RAW_INVENTORY, RAW_TELEMETRY], kinds={"polars", "parquet"}, group_name="facts")
 def holdings(
     context: dg.AssetExecutionContext, lake: dg.ResourceParam[Lake], settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[None]:
@@ -75,20 +93,25 @@ def holdings(
     day, window = _Day(context, lake), settings.window(cluster_and_date(context.partition_key)[1])
     lives = pod_lives(day.raw("pods"))
     held = held_devices(
-        lives, day.raw("workload_telemetry"), day.fact("devices"), window=window, bridge_ms=settings.bridge_ms
+        lives,
+        day.raw("workload_telemetry"),
+        day.fact("devices"),
+        day.fact("sharing"),
+        window=window,
+        bridge_ms=settings.bridge_ms,
     )
     result = day.land("holdings", held)
     require_devices_for_holds(lives, day.fact("holdings"), window=window)
     return result
 
 
-@dg.asset(deps=[devices, holdings, RAW_INVENTORY], kinds={"polars", "parquet"}, group_name="facts")
+@dg.asset(deps=[devices, holdings, sharing, RAW_INVENTORY], kinds={"polars", "parquet"}, group_name="facts")
 def gpu_hours(
     context: dg.AssetExecutionContext, lake: dg.ResourceParam[Lake], settings: dg.ResourceParam[Settings]
 ) -> dg.MaterializeResult[None]:
     """The ledger: held and idle lines of every device-hour, keyed by the label schema."""
     day = _Day(context, lake)
-    lines = ledger(day.fact("devices"), day.fact("holdings"), price_changes(settings.rates))
+    lines = ledger(day.fact("devices"), day.fact("holdings"), day.fact("sharing"), price_changes(settings.rates))
     keyed = labeled(lines, day.raw("pod_labels"), dimensions=settings.dimensions, virtual_tags=settings.virtual_tags)
     return day.land("gpu_hours", keyed)
 
@@ -99,7 +122,9 @@ def occupancy(
 ) -> dg.MaterializeResult[None]:
     """How busy each line's device was: shown beside the bill, never billed."""
     day = _Day(context, lake)
-    shown = occupancy_of_lines(day.fact("gpu_hours"), day.raw("telemetry"), bridge_ms=settings.bridge_ms)
+    shown = occupancy_of_lines(
+        day.fact("gpu_hours"), day.raw("telemetry"), day.raw("workload_telemetry"), bridge_ms=settings.bridge_ms
+    )
     return day.land("occupancy", shown)
 
 
@@ -165,4 +190,4 @@ def findings(
     return day.land("findings", pl.concat([told.select(columns), *(frame.select(columns) for frame in read)]))
 
 
-FACTS = (devices, holdings, gpu_hours, occupancy, charges, label_coverage, reconciliation, findings)
+FACTS = (sharing, devices, holdings, gpu_hours, occupancy, charges, label_coverage, reconciliation, findings)

@@ -49,6 +49,7 @@ def raw_inventory(
         for name, a, b in (
             ("pods", from_api.pods, from_history.pods),
             ("nodes", from_api.nodes, from_history.nodes),
+            ("node_sharing", from_api.node_sharing, from_history.node_sharing),
             ("pod_labels", from_api.pod_labels, from_history.pod_labels),
         )
     }

@@ -78,4 +78,4 @@ class Settings:
     @property
     def pools(self) -> list[NodePool]:
         """Configured node pools."""
-        return [NodePool(pool.name, dict(pool.selector)) for pool in self.config.pools]
+        return [NodePool(pool.name, dict(pool.selector), pool.replicas) for pool in self.config.pools]

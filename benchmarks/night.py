@@ -172,6 +172,14 @@ def _land_raw(lake: Path) -> None:
             last_seen_at=base + pl.duration(hours=25), interval_ms=pl.lit(30_000), labels=pl.lit("{}"),
         ),
     )  # fmt: skip
+    land(
+        "node_sharing",
+        cards.select("node").unique().select(
+            "node", source=pl.lit("kube_state"), node_uid=pl.format("uid-{}", "node"), labels=pl.lit("{}"),
+            resource=pl.lit("nvidia.com/gpu"), capacity=pl.lit(GPUS),
+            first_seen_at=base, last_seen_at=base + pl.duration(hours=25),
+        ),
+    )  # fmt: skip
     hours = cards.join(pl.DataFrame({"hour": day_hours}), how="cross")
     measured = {
         "gpu_instance_id": pl.lit(""), "interval_ms": pl.lit(30_000), "value_min": pl.lit(0), "value_max": pl.lit(9),

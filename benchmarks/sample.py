@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from assets.runs import SAMPLE_CONFIG, materialize
-from benchmarks.simulator import generated_world, kubernetes_objects, write_openmetrics
+from benchmarks.simulator import generated_world, kubernetes_objects, with_shared_node, write_openmetrics
 from pipelines.extract.kubernetes import take_snapshot
 from pipelines.load.lake import Lake
 from schemas.config import Config, KubernetesConfig
@@ -25,7 +25,7 @@ DAYS = 2
 def make_sample() -> None:
     """Replace data/sample/lake."""
     config = load_config(SAMPLE_CONFIG)
-    world = generated_world("demo", START, DAYS, nodes=3)
+    world = with_shared_node(generated_world("demo", START, DAYS, nodes=3))
     target = SAMPLE_CONFIG.parent / "lake"
     with tempfile.TemporaryDirectory() as name, kubernetes_api() as api:
         folder = Path(name)

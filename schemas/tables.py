@@ -159,6 +159,23 @@ class NodeSighting(Partition):
     labels = _text("Node labels as a JSON object, keys sorted, in the source's spelling.")
 
 
+class NodeSharing(Partition):
+    """raw/node_sharing: a time during which one source saw one sharing configuration of one node's GPU resource."""
+
+    source = _text("`snapshot` or `kube_state`.", key=True)
+    node = _text("Node name.", key=True)
+    node_uid = _text("As in raw/nodes.", key=True)
+    resource = _text("nvidia.com/gpu or nvidia.com/gpu.shared.", key=True)
+    first_seen_at = _instant("First sighting of this configuration.", key=True)
+    last_seen_at = _instant("Last sighting of it.")
+    capacity = _count("The resource that the node reported meanwhile.", "devices or replicas")
+    product = _text("nvidia.com/gpu.product label.", nullable=True)
+    sharing_strategy = _text("nvidia.com/gpu.sharing-strategy label.", nullable=True)
+    replicas = _count("nvidia.com/gpu.replicas label.", "replicas", nullable=True)
+    mig_strategy = _text("nvidia.com/mig.strategy label.", nullable=True)
+    labels = _text("Node labels as a JSON object, keys sorted, in the source's spelling.")
+
+
 class PodLabels(Partition):
     """raw/pod_labels: one row per pod and set of labels that it carried, with when it was seen."""
 
@@ -207,6 +224,22 @@ class Devices(Partition):
     evidence = _text("What shows it: `telemetry`, `inventory`, or both joined by `+`.")
 
 
+class Sharing(Partition):
+    """sharing: how each node shared its devices, from when to when inside the day, and what says so. ACCOUNTING 3."""
+
+    node = _text("Node name.", key=True)
+    shared_from = _instant("Start of this mode inside the day.", key=True)
+    shared_to = _instant("End of it inside the day.")
+    sharing_mode = _text("exclusive, time_slicing, mps.")
+    replicas = _count("Parts that each device is shared in; 1 where it is not.", "replicas")
+    node_capacity = _count(
+        "Devices that the node has: what it advertises, over the replicas.", "devices", nullable=True
+    )
+    sharing_evidence = _text(
+        "config, node label, strategy label, resource name, product name, replica labels; none: nothing says so."
+    )
+
+
 class Holdings(Partition):
     """holdings: who held which device, from when to when, inside the day. ACCOUNTING 2."""
 
@@ -219,7 +252,7 @@ class Holdings(Partition):
     node = _text("Node name.")
     model = _text("Model of the device, or of the node's devices where the device is unknown.", nullable=True)
     resource = _text("Resource asked for; `nvidia.com/gpu`.")
-    sharing_mode = _text("exclusive; later also time_slicing, mps, mig, dra, vgpu.")
+    sharing_mode = _text("exclusive, time_slicing, mps; later also mig, dra, vgpu.")
     share_num = _count("Share of one device, numerator.", "1")
     share_den = _count("Share of one device, denominator.", "1")
     namespace = _text("Namespace of the holder.")
@@ -245,10 +278,11 @@ class GpuHours(Partition):
     charge_kind = _text("held, idle; later also held_unused, stranded, unattributed, shared, rounding.", key=True)
     line_key = _text("hold_id for a hold, else the group.", key=True)
     gpu_hours = _quantity("Quantity of the line.")
-    line_ms = _count("Exact time behind the quantity, before share (idle: owned less held).", "ms")
+    line_ms = _count("Time behind the quantity, before its share; idle: whole ms of owned less held shares.", "ms")
     share_num = _count("Share of one device, numerator.", "1")
     share_den = _count("Share of one device, denominator.", "1")
-    sharing_mode = _text("exclusive, …")
+    sharing_mode = _text("exclusive, time_slicing, mps: of the hold; of idle, the node's at that time.")
+    replicas = _count("Parts that the device was shared in; 1 where it was not.", "replicas")
     device_id = _text("Device; null where it cannot be told.", nullable=True)
     node = _text("Node name.")
     node_pool = _text("Node pool.", nullable=True)
@@ -376,9 +410,11 @@ RAW_TABLES = (
     Table("raw/workload_telemetry", WorkloadTelemetry),
     Table("raw/pods", PodSighting),
     Table("raw/nodes", NodeSighting),
+    Table("raw/node_sharing", NodeSharing),
     Table("raw/pod_labels", PodLabels),
 )
 FACT_TABLES = (
+    Table("sharing", Sharing),
     Table("devices", Devices),
     Table("holdings", Holdings),
     Table("gpu_hours", GpuHours),

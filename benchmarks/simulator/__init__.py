@@ -7,7 +7,7 @@ scraped, for `promtool tsdb create-blocks-from openmetrics`; `kubernetes_objects
 
 from benchmarks.simulator.api_objects import SECRET, kubernetes_objects
 from benchmarks.simulator.dcgm import METRICS
-from benchmarks.simulator.generated import NAMESPACES, generated_world
+from benchmarks.simulator.generated import NAMESPACES, generated_world, with_shared_node
 from benchmarks.simulator.openmetrics import scraped, write_openmetrics
 from benchmarks.simulator.series import Series
 from benchmarks.simulator.truth import truth
@@ -27,5 +27,6 @@ __all__ = [
     "kubernetes_objects",
     "scraped",
     "truth",
+    "with_shared_node",
     "write_openmetrics",
 ]

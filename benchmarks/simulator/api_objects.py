@@ -132,7 +132,8 @@ def _node_object(node: Node, at: Instant) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": node.name, "uid": node.uid, "creationTimestamp": _rfc3339(node.created), "labels": node.labels,
+            "name": node.name, "uid": node.uid, "creationTimestamp": _rfc3339(node.created),
+            "labels": node.labels_at(at),
         },
         "spec": {"providerID": f"sim:///{node.name}"},
         "status": {

@@ -2,7 +2,8 @@
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ def _of_card(
     }  # fmt: skip
     target = {"job": job, "instance": f"{card.node}:9400"}
     values = _values(card, pods, at, world)
-    named = _first_in(at, [_named(pod, card, world) for pod in pods])
+    named = _names(at, [_named(pod, card, world) for pod in pods], every=world.virtual_gpus)
     restarts = [milliseconds(restart) for node in lives for restart in node.exporter_restarts]
     exporter = np.searchsorted(np.array(sorted(restarts), dtype=np.int64), at, side="right")
     is_new = at > milliseconds_or(world.new_names_from, world.end)
@@ -75,15 +76,49 @@ def _of_card(
         here = of_sample.ravel() == state
         host = {"hostname" if new or world.lowercase_hostname else "Hostname": card.node}
         exporter_pod = DCGM_POD | {"pod": f"nvidia-dcgm-exporter-{card.node}-{restarted}"}
-        workload = _workload(world, pods[who], card) if who >= 0 else {}
-        labels = stored(device | host | workload, target, exporter_pod, world.honor_labels)
-        if world.honor_labels and world.idle_shows_exporter:
-            labels = exporter_pod | labels
-        for metric, (old_name, new_name, multiplier, divisor) in METRICS.items():
-            shown = values[metric][here]
-            if new:
-                shown = shown * multiplier / divisor if metric != "energy" else shown // divisor
-            yield Series(new_name if new else old_name, labels, at[here], shown)
+        for copy in _copies(world, card, [pod for i, pod in enumerate(pods) if who >> i & 1]):
+            labels = stored(device | host | copy.labels, target, exporter_pod, world.honor_labels)
+            if world.honor_labels and world.idle_shows_exporter:
+                labels = exporter_pod | labels
+            for metric in copy.metrics:
+                old_name, new_name, multiplier, divisor = METRICS[metric]
+                shown = np.full(here.sum(), copy.own[metric]) if metric in copy.own else values[metric][here]
+                if new:
+                    shown = shown * multiplier / divisor if metric != "energy" else shown // divisor
+                yield Series(new_name if new else old_name, labels, at[here], shown)
+
+
+def _names(at: Times, windows: Sequence[tuple[int, int]], *, every: bool) -> Times:
+    """Who is named at each instant, as bits: every pod that is there, or one of them only."""
+    bits = np.zeros(len(at), dtype=np.int64)
+    for position, (since, until) in enumerate(windows):
+        there = (at >= since) & (at <= until)
+        bits |= np.where(there & (every | (bits == 0)), 1 << position, 0)
+    return bits
+
+
+class _Copy(NamedTuple):
+    """One copy of a card's series: whose labels it has, which metrics, and the values that are the pod's own."""
+
+    labels: dict[str, str]
+    metrics: Sequence[str] = tuple(METRICS)
+    own: Mapping[str, float] = MappingProxyType({})
+
+
+def _copies(world: World, card: Card, pods: list[Pod]) -> Iterator[_Copy]:
+    """As the exporter shows a card: once; or once per pod and replica; or, of some metrics, each pod's own value."""
+    if not world.virtual_gpus or not pods:
+        yield _Copy(_workload(world, pods[0], card) if pods else {})
+        return
+    process = ("util", "memory") if world.per_process else ()
+    if process:
+        yield _Copy({}, process)
+    for vgpu, pod in enumerate(each for each in pods for _ in range(sum(each.asked))):
+        labels = _workload(world, pod, card) | {"vgpu": str(vgpu)}
+        yield _Copy(labels, tuple(metric for metric in METRICS if metric not in process))
+        if process:
+            own = {"util": float(pod.util_percent or 0), "memory": float(pod.memory_mib)}
+            yield _Copy(labels | {"pod_uid": pod.uid}, process, own)
 
 
 def _workload(world: World, pod: Pod, card: Card) -> dict[str, str]:

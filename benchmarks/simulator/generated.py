@@ -1,5 +1,6 @@
 """Worlds of any size, from a seed."""
 
+import dataclasses
 import datetime as dt
 import random
 from collections.abc import Iterator
@@ -46,6 +47,29 @@ def generated_world(
         for g, group in enumerate(groups):
             pods += _pods_on(rng, name, group, start, end, serial=n * gpus_per_node + g)
     return World(cluster, before, after, tuple(made_nodes), tuple(cards), tuple(pods), phase=dt.timedelta(seconds=7))
+
+
+def with_shared_node(world: World, *, gpus: int = 2, replicas: int = 4, used: int = 6, seed: int = 2) -> World:
+    """The same world and one more node, whose devices are time-sliced; pods one after another hold `used` replicas."""
+    rng = random.Random(seed)
+    start, end = world.start + 2 * HOUR, world.end - 2 * HOUR
+    name = "gpu-sliced"
+    labels = {
+        "nvidia.com/gpu.product": f"{H100.replace(' ', '-')}-SHARED", "nvidia.com/gpu.replicas": str(replicas),
+        "nvidia.com/gpu.sharing-strategy": "time-slicing", "karpenter.sh/nodepool": "h100-sliced",
+        "topology.kubernetes.io/zone": "us-east-1a",
+    }  # fmt: skip
+    node = Node(name, world.start, capacity=((world.start, gpus * replicas),), labels=labels)
+    uuids = [f"GPU-{seed:08x}-ffff-4000-8000-{g:012x}" for g in range(gpus)]
+    cards = tuple(Card(uuid, name, world.start, world.end, watts=140) for uuid in uuids)
+    pods = [
+        pod
+        for slot in range(used)
+        for pod in _pods_on(rng, name, (uuids[slot // replicas],), start, end, serial=100 + slot)
+    ]
+    return dataclasses.replace(
+        world, nodes=(*world.nodes, node), cards=(*world.cards, *cards), pods=(*world.pods, *pods)
+    )
 
 
 def _pods_on(

@@ -29,7 +29,8 @@ def kube_state(world: World) -> Iterator[Fact]:
         identity = labels | {"system_uuid": node.system_uuid, "provider_id": f"sim:///{node.name}"}
         yield Fact("kube_node_info", identity, 1, *there)
         yield Fact("kube_node_created", labels, node.created.timestamp(), *there)
-        yield Fact("kube_node_labels", labels | _label_labels(node.labels), 1, *there)
+        for since, own, until in _lasting([(node.created, node.labels), *node.relabels], node.gone):
+            yield Fact("kube_node_labels", labels | _label_labels(own), 1, since, until)
         allocatable = node.capacity if node.allocatable is None else node.allocatable
         for what, history in ("capacity", node.capacity), ("allocatable", allocatable):
             name = f"kube_node_status_{what}"

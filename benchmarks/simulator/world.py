@@ -19,6 +19,7 @@ class Node:
     gone: Instant | None = None
     capacity: tuple[tuple[Instant, int], ...] = ()
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
+    relabels: tuple[tuple[Instant, dict[str, str]], ...] = ()  # other labels from then on
     exporter_gaps: tuple[Window, ...] = ()
     allocatable: tuple[tuple[Instant, int], ...] | None = None  # default: as capacity
     not_ready: tuple[Window, ...] = ()  # the kubelet was silent; the object stays
@@ -29,6 +30,10 @@ class Node:
     def uid(self) -> str:
         """UID of the object; a successor under the same name has another."""
         return f"node-{self.name}-{self.created:%Y%m%d%H%M%S}"
+
+    def labels_at(self, at: Instant) -> dict[str, str]:
+        """Its labels at an instant."""
+        return [labels for since, labels in ((self.created, self.labels), *self.relabels) if since <= at][-1]
 
     @property
     def system_uuid(self) -> str:
@@ -167,6 +172,8 @@ class World:
     idle_shows_exporter: bool = False
     exporters: tuple[tuple[str, dt.timedelta], ...] = (("dcgm-exporter", NO_TIME),)  # job, phase; none: no DCGM series
     lowercase_hostname: bool = False  # exporter 4.6.0-4.8.3 and later
+    virtual_gpus: bool = False  # KUBERNETES_VIRTUAL_GPUS: a copy per pod and replica, with its `vgpu` label
+    per_process: bool = False  # exporter 4.8.2 and later, with virtual_gpus: GPU_UTIL and FB_USED are each pod's own
     with_pod_uid: bool = False  # DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID
     kube_state_phase: dt.timedelta = NO_TIME
     kube_state_honor_labels: bool = True

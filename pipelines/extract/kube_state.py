@@ -17,7 +17,7 @@ from pipelines.extract.kube_history import Asked, KubeHistory, batches
 from pipelines.extract.prometheus import PrometheusSource
 from pipelines.extract.promql import equals, matching, not_empty, one_of
 from pipelines.extract.windows import HOUR_MS, TileWindow, day_windows
-from schemas.tables import NodeSighting, PodLabels, PodSighting, polars_schema
+from schemas.tables import NodeSharing, NodeSighting, PodLabels, PodSighting, polars_schema
 
 _REQUESTS = ("kube_pod_container_resource_requests", "kube_pod_init_container_resource_requests")
 _CAPACITY = "kube_node_status_capacity"
@@ -41,10 +41,11 @@ _GPU_RESOURCE = "nvidia_com_.*"
 
 @dataclass(frozen=True, slots=True)
 class KubeStateReading:
-    """Rows of PodSighting, NodeSighting and PodLabels with source `kube_state`, sorted by key; and findings."""
+    """Rows of PodSighting, NodeSighting, NodeSharing and PodLabels of source `kube_state`, by key; and findings."""
 
     pods: pl.DataFrame
     nodes: pl.DataFrame
+    node_sharing: pl.DataFrame
     pod_labels: pl.DataFrame
     findings: list[Finding]
 
@@ -86,6 +87,7 @@ def read_kube_state(source: PrometheusSource, *, cluster: str, day: dt.date, now
         day,
         pods=folds.pods(requests, facts, terminal, replica_sets, scrapes),
         nodes=folds.nodes(told, scrapes),
+        node_sharing=folds.node_sharing(told),
         pod_labels=folds.pod_labels(labels),
         findings=_without_uid(requests),
     )
@@ -149,6 +151,7 @@ def _reading(
     findings: list[Finding],
     pods: pl.DataFrame | None = None,
     nodes: pl.DataFrame | None = None,
+    node_sharing: pl.DataFrame | None = None,
     pod_labels: pl.DataFrame | None = None,
 ) -> KubeStateReading:
     def rows(frame: pl.DataFrame | None, schema: type[dy.Schema]) -> pl.DataFrame:
@@ -157,7 +160,13 @@ def _reading(
         partition = frame.with_columns(cluster=pl.lit(cluster), date=pl.lit(day))
         return schema.validate(partition.select(schema.column_names()).sort(schema.primary_key()), cast=True)
 
-    return KubeStateReading(rows(pods, PodSighting), rows(nodes, NodeSighting), rows(pod_labels, PodLabels), findings)
+    return KubeStateReading(
+        rows(pods, PodSighting),
+        rows(nodes, NodeSighting),
+        rows(node_sharing, NodeSharing),
+        rows(pod_labels, PodLabels),
+        findings,
+    )
 
 
 def _nothing_found(history: KubeHistory, cluster: str) -> Finding:

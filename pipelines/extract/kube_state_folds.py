@@ -5,6 +5,8 @@ Copies (two kube-state-metrics, an HA pair of Prometheus) say the same thing mor
 
 import polars as pl
 
+from pipelines.extract.sharing_periods import SHAREABLE, SHARING, sharing_periods
+
 # Where a source was scraped once only.
 _DEFAULT_INTERVAL_MS = 30_000
 _INSTANT = pl.Datetime("ms", "UTC")
@@ -208,10 +210,13 @@ def node_tile(samples: pl.DataFrame) -> pl.DataFrame:
         .with_columns(text="provider_id"),
         "labels": told.filter(pl.col("name") == "kube_node_labels").with_columns(text="labels"),
     }  # fmt: skip
+    # A capacity that changes within the tile is several facts.
+    apart = {"capacity": [pl.col("value").alias("_value")]}
     return pl.concat(
-        frame.group_by("node", "node_uid", "source", "job", "text")
+        frame.group_by("node", "node_uid", "source", "job", "text", *apart.get(kind, ()))
         .agg(number=pl.col("value").max(), first_at=pl.col("at").min(), last_at=pl.col("at").max())
         .with_columns(kind=pl.lit(kind))
+        .drop("_value", strict=False)
         for kind, frame in facts.items()
     )
 
@@ -254,6 +259,31 @@ def nodes(told: pl.DataFrame, scrapes: pl.DataFrame) -> pl.DataFrame:
             replicas=label.struct.field(_REPLICAS).cast(pl.Int64, strict=False),
             source=pl.lit("kube_state"),
         )
+    )
+
+
+def node_sharing(told: pl.DataFrame) -> pl.DataFrame:
+    """Rows of NodeSharing, but for cluster and date.
+
+    Args:
+        told: rows of `node_tile`, of all tiles.
+    """
+    key = ["node", "node_uid"]
+    label = pl.col("text").str.json_decode(pl.Struct(dict.fromkeys((*_LABEL_COLUMNS.values(), _REPLICAS), pl.String)))
+    labeled = told.filter(pl.col("kind") == "labels").with_columns(
+        product=label.struct.field(_LABEL_COLUMNS["model"]),
+        sharing_strategy=label.struct.field(_LABEL_COLUMNS["sharing_strategy"]),
+        mig_strategy=label.struct.field(_LABEL_COLUMNS["mig_strategy"]),
+        replicas=label.struct.field(_REPLICAS).cast(pl.Int64, strict=False),
+        labels="text",
+    )
+    capacity = told.filter((pl.col("kind") == "capacity") & pl.col("text").is_in(SHAREABLE)).select(
+        *key, "first_at", "last_at", resource="text", capacity=pl.col("number").round().cast(pl.Int64)
+    )
+    unlabeled = capacity.join(labeled, on=key, how="anti").select(*key, "first_at", "last_at")
+    described = pl.concat([labeled.select(*key, "first_at", "last_at", *SHARING, "labels"), unlabeled], how="diagonal")
+    return sharing_periods(described.with_columns(pl.col("labels").fill_null("{}")), capacity, key=key).with_columns(
+        source=pl.lit("kube_state")
     )
 
 

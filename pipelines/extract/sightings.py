@@ -18,7 +18,8 @@ from kubernetes.utils import parse_quantity
 
 from pipelines.extract.findings import Finding
 from pipelines.extract.kubernetes_objects import GPU_PREFIX, Container, Labeled, Node, Object, Pod
-from schemas.tables import NodeSighting, PodLabels, PodSighting, polars_schema
+from pipelines.extract.sharing_periods import SHAREABLE, SHARING, sharing_periods
+from schemas.tables import NodeSharing, NodeSighting, PodLabels, PodSighting, polars_schema
 
 SOURCE = "snapshot"
 DEFAULT_INTERVAL_MS = 300_000  # the snapshot schedule
@@ -31,10 +32,11 @@ _KINDS: dict[str, type[Object]] = {"Pod": Pod, "Node": Node, "ReplicaSet": Objec
 
 @dataclasses.dataclass(frozen=True)
 class Sightings:
-    """Rows of PodSighting, NodeSighting and PodLabels, and what a person should know."""
+    """Rows of PodSighting, NodeSighting, NodeSharing and PodLabels, and what a person should know."""
 
     pods: pl.DataFrame
     nodes: pl.DataFrame
+    node_sharing: pl.DataFrame
     pod_labels: pl.DataFrame
     findings: list[Finding]
 
@@ -64,7 +66,8 @@ def sightings(
     readings = pl.DataFrame({"absent_at": sorted(set(instants))}, schema={"absent_at": _INSTANT})
     pod_versions, label_versions, findings = _decoded_pods(versions, start - EDGE, start + _DAY)
     pods = _pods(runs.join(pod_versions, on=["uid", "version"]), readings)
-    nodes = _nodes(runs.join(_decoded_nodes(versions, start + _DAY), on=["uid", "version"]), readings, start)
+    node_runs = runs.join(_decoded_nodes(versions, start + _DAY), on=["uid", "version"])
+    nodes = _nodes(node_runs, readings, start)
     labels = _pod_labels(runs.join(label_versions, on=["uid", "version"]))
     stamp = {
         "cluster": pl.lit(cluster),
@@ -75,6 +78,7 @@ def sightings(
     return Sightings(
         pods=_as(PodSighting, pods.with_columns(**stamp)),
         nodes=_as(NodeSighting, nodes.with_columns(**stamp)),
+        node_sharing=_as(NodeSharing, _node_sharing(node_runs).with_columns(**stamp)),
         pod_labels=_as(PodLabels, labels.with_columns(**stamp)),
         findings=findings,
     )
@@ -356,6 +360,16 @@ def _nodes(runs: pl.DataFrame, readings: pl.DataFrame, start: dt.datetime) -> pl
         .rename({"uid": "node_uid"})
     )
     return _with_absence(folded, readings)
+
+
+def _node_sharing(runs: pl.DataFrame) -> pl.DataFrame:
+    key = ["node", "node_uid"]
+    pieces = runs.rename({"uid": "node_uid", "model": "product"})
+    described = pieces.select(*key, "first_at", "last_at", *SHARING, "labels").unique()
+    capacity = pieces.filter(pl.col("resource").is_in(SHAREABLE)).select(
+        *key, "resource", "first_at", "last_at", "capacity"
+    )
+    return sharing_periods(described, capacity, key=key)
 
 
 def _with_absence(folded: pl.DataFrame, readings: pl.DataFrame) -> pl.DataFrame:

@@ -35,10 +35,16 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class NodePool:
-    """A configured node pool: its name and the node labels that select it."""
+    """A configured node pool: its name, the node labels that select it, and in how many parts it shares its devices."""
 
     name: str
     selector: dict[str, str]
+    replicas: int | None = None
+
+
+def selected(pool: NodePool) -> pl.Expr:
+    """Whether a node's `labels` meet a pool's selector."""
+    return pl.all_horizontal(label_value(pl.col("labels"), key) == value for key, value in pool.selector.items())
 
 
 def devices(
@@ -251,10 +257,5 @@ def _most_shown(shown: pl.LazyFrame, key: str) -> pl.LazyFrame:
 def _pool(pools: list[NodePool]) -> pl.Expr:
     """First configured pool whose selector the node's labels meet, else the provider's own label."""
     labels = pl.col("labels")
-    configured = [
-        pl.when(pl.all_horizontal(label_value(labels, key) == value for key, value in pool.selector.items())).then(
-            pl.lit(pool.name)
-        )
-        for pool in pools
-    ]
+    configured = [pl.when(selected(pool)).then(pl.lit(pool.name)) for pool in pools]
     return pl.coalesce(*configured, *(label_value(labels, key) for key in POOL_LABELS))

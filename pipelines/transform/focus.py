@@ -20,6 +20,7 @@ from schemas.tables import polars_schema
 
 UNIT = "GPU-Hours"
 DATASET_INSTANCE = "chargeback"
+SHARED_FOOTNOTE = " Compute time on a shared GPU cannot be measured per process: the replica is billed, used or not."
 
 _OCCUPANCY = {
     "x_AttributionScope": "attribution_scope",
@@ -200,9 +201,10 @@ def _description(idle_cost_center: str) -> pl.Expr:
     whole = pl.col("share_num") == pl.col("share_den")
     share = pl.when(whole).then(pl.lit("1")).otherwise(pl.format("{}/{}", "share_num", "share_den"))
     hours = pl.col("gpu_hours").cast(pl.String).str.strip_chars_end("0").str.strip_chars_end(".")
+    footnote = pl.when(pl.col("sharing_mode").is_in(["time_slicing", "mps"])).then(pl.lit(SHARED_FOOTNOTE))
     held = pl.format(
-        "Held {} {} for {} GPU-hours: pod {}/{} on node {}, {} UTC, billed on time held.",
-        *(share, "model", hours, "namespace", "pod", "node", "period"),
+        "Held {} {} for {} GPU-hours: pod {}/{} on node {}, {} UTC, billed on time held.{}",
+        *(share, "model", hours, "namespace", "pod", "node", "period", footnote.otherwise(pl.lit(""))),
     )
     idle = pl.format(
         "Idle {} for {} GPU-hours: owned and held by nobody on node {}, {} UTC, charged to cost center {}.",
@@ -214,11 +216,15 @@ def _description(idle_cost_center: str) -> pl.Expr:
 def _with_sku(lines: pl.LazyFrame) -> pl.LazyFrame:
     """Adds `sku_id` and `sku_details`, the same for every spelling of a model."""
     model = model_key(pl.col("model"))
+    shared = pl.col("replicas") > 1
+    mode = pl.when(shared).then(pl.format("{}/r{}", "sharing_mode", "replicas")).otherwise("sharing_mode")
+    facts = pl.struct(x_GpuModel=model, x_SharingMode=pl.col("sharing_mode"))
+    shared_facts = pl.struct(x_GpuModel=model, x_SharingMode=pl.col("sharing_mode"), x_Replicas=pl.col("replicas"))
     return _looked_up(
         lines,
-        ["model", "sharing_mode"],
-        sku_id=pl.format("gpu/{}/{}", model, "sharing_mode"),
-        sku_details=pl.struct(x_GpuModel=model, x_SharingMode="sharing_mode").struct.json_encode(),
+        ["model", "sharing_mode", "replicas"],
+        sku_id=pl.format("gpu/{}/{}", model, mode),
+        sku_details=pl.when(shared).then(shared_facts.struct.json_encode()).otherwise(facts.struct.json_encode()),
     )
 
 

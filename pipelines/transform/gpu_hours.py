@@ -1,9 +1,11 @@
 """The ledger: hours of every owned device cut into segments, and every segment into lines that sum to it exactly.
 
 Takes devices and holdings; gives the held and idle lines of `schemas.tables.GpuHours` without their labels. A segment
-is an owned stretch of one device inside one hour, cut further wherever a rate starts or ends. Where a holder's device
-is unknown in an hour, all devices of that node and model are one reconciliation group for that hour (ACCOUNTING 2).
-Prices are not known here, only the instants at which they change; labels come in `labels`, money in `charges`.
+is an owned stretch of one device inside one hour, cut further wherever a rate or the node's way of sharing starts or
+ends. A hold takes its share of the segment; idle is the exact rest, a fraction of a millisecond where need be. Where a
+holder's device is unknown in an hour, all devices of that node and model are one reconciliation group for that hour
+(ACCOUNTING 2). Prices are not known here, only the instants at which they change; labels come in `labels`, money in
+`charges`.
 """
 
 import polars as pl
@@ -11,14 +13,18 @@ import polars as pl
 from pipelines.transform.apportion import KIND_ORDER, fitted_units, gpu_hours, rounded_units
 from pipelines.transform.intervals import computed, following
 from pipelines.transform.model_names import model_key
+from pipelines.transform.sharing import EXCLUSIVE
 
 
-def ledger(devices: pl.LazyFrame, holdings: pl.LazyFrame, price_changes: pl.LazyFrame) -> pl.LazyFrame:
+def ledger(
+    devices: pl.LazyFrame, holdings: pl.LazyFrame, sharing: pl.LazyFrame, price_changes: pl.LazyFrame
+) -> pl.LazyFrame:
     """Held and idle lines of every owned device-hour.
 
     Args:
         devices: rows of `Devices`.
         holdings: rows of `Holdings`.
+        sharing: rows of `Sharing`.
         price_changes: `model_key`, `at`: instants at which a model's price may change; they cut segments.
 
     Returns:
@@ -26,7 +32,7 @@ def ledger(devices: pl.LazyFrame, holdings: pl.LazyFrame, price_changes: pl.Lazy
         GPU-hours exactly. An idle line is negative where holders hold more than is owned: a check stops that day.
     """
     pieces = computed(_grouped_pieces(devices, holdings))
-    segments = _device_segments(pieces, price_changes)
+    segments = _device_segments(pieces, sharing, price_changes)
     group_segments = computed(_group_segments(segments))
     held = computed(_held_lines(holdings, group_segments))
     lines = pl.concat([held, _idle_lines(group_segments, held)], how="diagonal")
@@ -34,16 +40,16 @@ def ledger(devices: pl.LazyFrame, holdings: pl.LazyFrame, price_changes: pl.Lazy
         lines.with_columns(kind_rank=pl.col("charge_kind").replace_strict(KIND_ORDER, return_dtype=pl.Int64))
         .pipe(
             fitted_units,
-            ms="line_ms",
+            ms="exact_ms",
             total_units="segment_units",
             within=("group_id", "segment_from"),
             order=("kind_rank", "line_key"),
-            share_num="share_num",
-            share_den="share_den",
+            share_num="exact_num",
+            share_den="exact_den",
         )
-        .filter(pl.col("line_ms") != 0)
+        .filter(pl.col("exact_ms") != 0)
         .with_columns(gpu_hours=gpu_hours(pl.col("units")))
-        .drop("kind_rank", "units", "segment_units", "owned_ms")
+        .drop("kind_rank", "units", "segment_units", "owned_ms", "exact_ms", "exact_num", "exact_den")
     )
 
 
@@ -67,8 +73,8 @@ def _grouped_pieces(devices: pl.LazyFrame, holdings: pl.LazyFrame) -> pl.LazyFra
     )
 
 
-def _device_segments(pieces: pl.LazyFrame, price_changes: pl.LazyFrame) -> pl.LazyFrame:
-    """Pieces cut at price changes and, in a group of several devices, at every boundary in it; with their units."""
+def _device_segments(pieces: pl.LazyFrame, sharing: pl.LazyFrame, price_changes: pl.LazyFrame) -> pl.LazyFrame:
+    """Pieces cut where prices and sharing change and, in a group, at every boundary in it; with mode and units."""
     # Hours of a group are numbered, to cut and join by a number.
     hours = computed(pieces.select("group_id", "hour").unique().with_row_index("group_hour"))
     numbered = computed(pieces.join(hours, on=["group_id", "hour"]))
@@ -78,11 +84,18 @@ def _device_segments(pieces: pl.LazyFrame, price_changes: pl.LazyFrame) -> pl.La
         .filter((pl.col("at") > pl.col("owned_from")) & (pl.col("at") < pl.col("owned_to")))
         .select("group_hour", "at")
     )
+    mode_cuts = (
+        numbered.select("group_hour", "node", "owned_from", "owned_to")
+        .join(sharing.select("node", at="shared_from"), on="node", how="inner")
+        .filter((pl.col("at") > pl.col("owned_from")) & (pl.col("at") < pl.col("owned_to")))
+        .select("group_hour", "at")
+    )
     boundaries = pl.concat(
         [
             numbered.select("group_hour", at="owned_from"),
             numbered.select("group_hour", at="owned_to"),
             price_cuts,
+            mode_cuts,
         ]
     ).unique()
     stretches = (
@@ -91,9 +104,14 @@ def _device_segments(pieces: pl.LazyFrame, price_changes: pl.LazyFrame) -> pl.La
         .filter(pl.col("segment_to").is_not_null())
         .rename({"at": "segment_from"})
     )
+    modes = sharing.select("node", "sharing_mode", "replicas", segment_from="shared_from").sort("segment_from")
     return (
         numbered.join(stretches, on="group_hour", how="inner")
         .drop("group_hour")
+        .sort("segment_from")
+        .join_asof(modes, on="segment_from", by="node", strategy="backward", check_sortedness=False)
+        # A node that no inventory shows has no sharing that could be known.
+        .with_columns(pl.col("sharing_mode").fill_null(EXCLUSIVE), pl.col("replicas").fill_null(1))
         .filter((pl.col("segment_from") >= pl.col("owned_from")) & (pl.col("segment_to") <= pl.col("owned_to")))
         .with_columns(owned_ms=(pl.col("segment_to") - pl.col("segment_from")).dt.total_milliseconds())
         .with_columns(device_hour_units=rounded_units(pl.col("owned_ms").sum().over("device_id", "hour")))
@@ -116,6 +134,7 @@ def _group_segments(segments: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("model").min(),
         pl.col("group_device").first(),
         pl.col("evidence").min(),
+        pl.col("sharing_mode", "replicas").first(),
         pl.col("owned_ms").sum(),
         segment_units=pl.col("units").sum(),
     )
@@ -149,10 +168,13 @@ def _held_lines(holdings: pl.LazyFrame, group_segments: pl.LazyFrame) -> pl.Lazy
         .with_columns(line_ms=pl.col("line_ms").sum().over("group_id", "segment_from", "hold_id"))
         .filter(pl.struct("group_id", "segment_from", "hold_id").is_first_distinct())
         .select(
-            *("group_id", "segment_from", "hold_id", "line_ms"),
+            *("group_id", "segment_from", "hold_id", "line_ms", "replicas"),
             *("cluster", "date", "segment_to", "hour", "segment_units", "owned_ms", "node", "node_pool", "zone"),
             *("device_id", "share_num", "share_den", "sharing_mode", "hold_start", "hold_end"),
             *("namespace", "pod", "pod_uid", "owner_kind", "owner_name", "evidence"),
+            exact_ms="line_ms",
+            exact_num="share_num",
+            exact_den="share_den",
             model="model_segment",
             charge_kind=pl.lit("held"),
             line_key=pl.col("hold_id"),
@@ -162,19 +184,30 @@ def _held_lines(holdings: pl.LazyFrame, group_segments: pl.LazyFrame) -> pl.Lazy
 
 def _idle_lines(group_segments: pl.LazyFrame, held: pl.LazyFrame) -> pl.LazyFrame:
     """What is owned and nobody holds: from capacity, never from a series without a pod."""
-    held_ms = held.group_by("group_id", "segment_from").agg(held_ms=pl.col("line_ms").sum())
+    segment = ["group_id", "segment_from"]
+    # Over the product of the holds' denominators every share is whole; a segment has one or two of them.
+    common = held.group_by(segment).agg(common_den=pl.col("share_den").unique().product())
+    parts = pl.col("line_ms") * pl.col("share_num") * (pl.col("common_den") // pl.col("share_den"))
+    taken = (
+        held.join(common, on=segment)
+        .group_by(segment)
+        .agg(pl.col("common_den").first(), held_parts=parts.sum())
+        .rename({"common_den": "exact_den"})
+    )
     return (
-        group_segments.join(held_ms, on=["group_id", "segment_from"], how="left")
-        .with_columns(line_ms=pl.col("owned_ms") - pl.col("held_ms").fill_null(0))
+        group_segments.join(taken, on=segment, how="left")
+        .with_columns(pl.col("exact_den").fill_null(1))
+        .with_columns(exact_ms=pl.col("owned_ms") * pl.col("exact_den") - pl.col("held_parts").fill_null(0))
         .with_columns(
             charge_kind=pl.lit("idle"),
             line_key=pl.col("group_id"),
+            line_ms=pl.col("exact_ms") // pl.col("exact_den"),
+            exact_num=pl.lit(1, dtype=pl.Int64),
             share_num=pl.lit(1, dtype=pl.Int64),
             share_den=pl.lit(1, dtype=pl.Int64),
-            sharing_mode=pl.lit("exclusive"),
         )
         .rename({"group_device": "device_id"})
-        .drop("held_ms")
+        .drop("held_parts")
     )
 
 

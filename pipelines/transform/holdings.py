@@ -11,12 +11,18 @@ from pipelines.transform.devices import Window
 from pipelines.transform.intervals import computed, merged
 from pipelines.transform.model_names import model_key
 from pipelines.transform.overlaps import without_overlaps
-
-WHOLE_DEVICE = "nvidia.com/gpu"
+from pipelines.transform.shared_holdings import shared_pods
+from pipelines.transform.sharing import EXCLUSIVE, SHAREABLE, shared_nodes, with_shares
 
 
 def holdings(
-    pods: pl.LazyFrame, workloads: pl.LazyFrame, devices: pl.LazyFrame, *, window: Window, bridge_ms: int
+    pods: pl.LazyFrame,
+    workloads: pl.LazyFrame,
+    devices: pl.LazyFrame,
+    sharing: pl.LazyFrame,
+    *,
+    window: Window,
+    bridge_ms: int,
 ) -> pl.LazyFrame:
     """One row per holder, device and interval inside the day.
 
@@ -27,6 +33,7 @@ def holdings(
         pods: rows of `pipelines.transform.lifetimes.pod_lives`.
         workloads: rows of `WorkloadTelemetry`, edges around the day included.
         devices: rows of `Devices`.
+        sharing: rows of `Sharing`.
         window: the day.
         bridge_ms: longest gap in a pod's labels that is bridged where only telemetry knows the pod.
 
@@ -34,24 +41,32 @@ def holdings(
         Rows of `Holdings` less `cluster` and `date`.
     """
     named = computed(_named_devices(workloads))
-    known_pods = computed(_extended_by_labels(pods.filter(pl.col("resource") == WHOLE_DEVICE), named))
+    known_pods = computed(_extended_by_labels(pods.filter(pl.col("resource").is_in(SHAREABLE)), named))
     owned = computed(_owned_stretches(devices))
-    by_inventory = computed(_with_devices(known_pods, named, owned))
+    sharing_nodes = computed(shared_nodes(sharing))
+    on_shared = known_pods.join(sharing_nodes, on="node", how="semi")
+    # On a shared device the exporter names one arbitrary pod: such a name is no evidence there (dcgm-exporter #307).
+    own_names = named.join(sharing_nodes, on="node", how="anti")
+    by_inventory = computed(_with_devices(known_pods.join(sharing_nodes, on="node", how="anti"), own_names, owned))
     by_telemetry = _known_by_telemetry_only(named, pods, by_inventory, bridge_ms).join(
         owned.group_by("device_id").agg(pl.col("model").min()), on="device_id", how="left"
     )
-    held = pl.concat([by_inventory, by_telemetry], how="diagonal").with_columns(
+    held = pl.concat(
+        [by_inventory, shared_pods(on_shared, workloads, owned), by_telemetry], how="diagonal"
+    ).with_columns(
+        pl.col("replicas_held").fill_null(1),
         held_from=pl.max_horizontal("hold_start", pl.lit(window.start).dt.cast_time_unit("ms")),
         held_to=pl.min_horizontal("hold_end", pl.lit(window.end).dt.cast_time_unit("ms")),
         # A hold that goes on after the day is told so, not by when the inventory happened to be read last.
         hold_end=pl.when(pl.col("hold_end") <= pl.lit(window.end).dt.cast_time_unit("ms")).then("hold_end"),
     )
-    inside = _inside_ownership(held.filter(pl.col("held_to") > pl.col("held_from")), owned)
-    return without_overlaps(computed(inside)).with_columns(
-        resource=pl.lit(WHOLE_DEVICE),
-        sharing_mode=pl.lit("exclusive"),
-        share_num=pl.lit(1, dtype=pl.Int64),
-        share_den=pl.lit(1, dtype=pl.Int64),
+    shares = with_shares(held.filter(pl.col("held_to") > pl.col("held_from")), sharing)
+    inside = computed(_inside_ownership(shares, owned))
+    alone = pl.col("sharing_mode") == EXCLUSIVE
+    # Holds of replicas share a device by nature; what they hold together is judged by the checks.
+    together = inside.filter(~alone).drop("end_known", "end_interval_ms")
+    return pl.concat([without_overlaps(inside.filter(alone)), together], how="diagonal").with_columns(
+        pl.col("resource").fill_null(SHAREABLE[0])
     )
 
 
@@ -150,7 +165,7 @@ def _with_devices(pods: pl.LazyFrame, named: pl.LazyFrame, owned: pl.LazyFrame) 
             hold_id=pl.format("{}/{}", "pod_uid", pl.coalesce("device_id", pl.format("unknown-{}", "unknown"))),
             evidence=pl.lit("inventory"),
         )
-        .drop("device_model", "unknown", "requested", "resource")
+        .drop("device_model", "unknown", "requested")
     )
 
 
@@ -217,6 +232,7 @@ def _inside_ownership(held: pl.LazyFrame, owned: pl.LazyFrame) -> pl.LazyFrame:
     unknown = held.filter(pl.col("device_id").is_null()).join(on_node, on="node", how="left")
     before = (pl.col("held_to") - pl.col("held_from")).dt.total_milliseconds()
     cut = pl.concat([known, unknown], how="diagonal").with_columns(
+        piece="held_from",
         whole_ms=before,
         held_from=pl.max_horizontal("held_from", "owned_from"),
         held_to=pl.min_horizontal("held_to", "owned_to"),
@@ -224,11 +240,12 @@ def _inside_ownership(held: pl.LazyFrame, owned: pl.LazyFrame) -> pl.LazyFrame:
     return (
         cut.filter(pl.col("owned_from").is_not_null() & (pl.col("held_to") > pl.col("held_from")))
         .with_columns(
-            kept_ms=before.sum().over("hold_id"), first=pl.col("held_from") == pl.col("held_from").min().over("hold_id")
+            kept_ms=before.sum().over("hold_id", "piece"),
+            first=pl.col("held_from") == pl.col("held_from").min().over("hold_id", "piece"),
         )
         .with_columns(
             clipped_ms=pl.when("first").then(pl.col("whole_ms") - pl.col("kept_ms")).otherwise(0),
         )
         .with_columns(clip_reason=pl.when(pl.col("clipped_ms") > 0).then(pl.lit("not_owned")))
-        .drop("owned_from", "owned_to", "whole_ms", "kept_ms", "first")
+        .drop("owned_from", "owned_to", "whole_ms", "kept_ms", "first", "piece")
     )

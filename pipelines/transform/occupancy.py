@@ -19,12 +19,17 @@ _RATIOS = {
     "dram_active_ratio": "dram_active",
 }
 _METRICS = (*_RATIOS.values(), "gpu_util", "memory_used", "energy")
+_OWN_FIGURES = (
+    *_RATIOS,
+    *("engine_active_gpu_hours", "measured_gpu_hours", "memory_used_gib_mean", "memory_used_gib_max"),
+    "memory_gib_hours",
+)
 _LINE = "line"
 _MILLIJOULES_PER_KWH = 3_600_000_000
 _MIB_PER_GIB = 1024
 
 
-def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -> pl.LazyFrame:
+def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, workloads: pl.LazyFrame, *, bridge_ms: int) -> pl.LazyFrame:
     """Occupancy of every line of the ledger.
 
     A sample at ts covers (ts - interval, ts], so a holder's samples are those with start + interval <= ts <= end.
@@ -32,6 +37,7 @@ def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -
     Args:
         lines: rows of `GpuHours`.
         telemetry: rows of `DeviceTelemetry`, edges around the day included.
+        workloads: rows of `WorkloadTelemetry`: what the exporter tells of single pods.
         bridge_ms: longest gap over which a counter's difference is taken.
 
     Returns:
@@ -43,9 +49,26 @@ def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -
         *("device_id", "hour", "metric", "first_at", "last_at", "interval_ms", "instants", "measured_ms"),
         *("weighted_sum", "value_max"),
     )
-    whole = pl.col("device_id").is_not_null() & (pl.col("sharing_mode") == "exclusive")
-    on_device = numbered.filter(whole).select(
-        *(_LINE, "charge_kind", "device_id", "hour", "segment_from", "segment_to", "hold_start", "hold_end", "line_ms")
+    known = pl.col("device_id").is_not_null()
+    # A device's figure is a holder's own only where the holder has the whole device.
+    whole = known & (pl.col("sharing_mode") == "exclusive")
+    on_device = (
+        numbered.filter(known)
+        .with_columns(whole=whole)
+        .select(
+            *(
+                _LINE,
+                "charge_kind",
+                "device_id",
+                "hour",
+                "segment_from",
+                "segment_to",
+                "hold_start",
+                "hold_end",
+                "line_ms",
+            ),
+            *("whole", "share_num", "share_den", "namespace", "pod"),
+        )
     )
     in_segment = computed(
         on_device.join(runs, on=["device_id", "hour"], how="inner")
@@ -59,19 +82,25 @@ def occupancy(lines: pl.LazyFrame, telemetry: pl.LazyFrame, *, bridge_ms: int) -
     device = in_segment.group_by(_LINE).agg(device_engine_active_ratio=_ratio("engine_active"))
     return (
         numbered.select(
-            *("cluster", "date", _LINE, *LINE, "hour", "dimensions", "label_sources"), held=whole & _is_held()
+            *("cluster", "date", _LINE, *LINE, "hour", "dimensions", "label_sources"),
+            held=known & _is_held(),
+            alone=whole & _is_held(),
         )
         .join(own, on=_LINE, how="left")
         .join(device, on=_LINE, how="left")
         .join(_energy(on_device, telemetry, bridge_ms), on=_LINE, how="left")
+        .join(_process_sm(on_device, workloads, telemetry), on=_LINE, how="left")
         .with_columns(
-            attribution_scope=pl.when(pl.col("held") & pl.col("coverage").is_not_null())
+            # Of a shared device nobody knows whose the figure is; it stands in device_engine_active_ratio only.
+            *(pl.when("alone").then(name).alias(name) for name in _OWN_FIGURES),
+            attribution_scope=pl.when(pl.col("process_sm_ratio").is_not_null())
+            .then(pl.lit("process"))
+            .when(pl.col("held") & pl.col("coverage").is_not_null())
             .then(pl.lit("device"))
             .otherwise(pl.lit("none")),
             coverage=pl.when("held").then(pl.col("coverage").fill_null(Decimal("0.000000"))),
-            process_sm_ratio=pl.lit(None, dtype=pl.Decimal(9, 6)),
         )
-        .drop("held", _LINE)
+        .drop("held", "alone", _LINE)
     )
 
 
@@ -118,7 +147,9 @@ def _measured(runs: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _energy(on_device: pl.LazyFrame, telemetry: pl.LazyFrame, bridge_ms: int) -> pl.LazyFrame:
-    """Board energy once per board: each difference goes to the line that held the device at its end, else to idle.
+    """Board energy once per board: each difference goes to the lines of the device at its end by their shares.
+
+    Idle takes what is left of it.
 
     Differences are our own: none over a gap longer than the bridging limit, none across a change of the metric's name
     (units and identity change with it), and a counter that falls restarted from 0.
@@ -151,11 +182,69 @@ def _energy(on_device: pl.LazyFrame, telemetry: pl.LazyFrame, bridge_ms: int) ->
         & (pl.col("last_at") > pl.col("hold_start"))
         & (pl.col("hold_end").is_null() | (pl.col("last_at") <= pl.col("hold_end")))
     )
-    idle = in_segment.filter(pl.col("charge_kind") == "idle").join(
-        held, on=["device_id", "hour", "last_at"], how="anti"
+    held = held.with_columns(millijoules=pl.col("millijoules") * pl.col("share_num") // pl.col("share_den"))
+    reading = ["device_id", "hour", "last_at"]
+    idle = (
+        in_segment.filter(pl.col("charge_kind") == "idle")
+        .join(
+            held.group_by(reading).agg(taken=pl.col("millijoules").sum(), parts=_taken_parts()), on=reading, how="left"
+        )
+        .filter(pl.col("parts").fill_null(0) < _WHOLE)
+        .with_columns(millijoules=pl.col("millijoules") - pl.col("taken").fill_null(0))
+        .drop("taken", "parts")
     )
     kwh = pl.col("millijoules").sum().cast(pl.Decimal(38, 9)) / pl.lit(Decimal(_MILLIJOULES_PER_KWH))
     return pl.concat([held, idle]).group_by(_LINE).agg(energy_kwh=kwh.cast(pl.Decimal(18, 9)))
+
+
+_WHOLE = 1_000_000
+
+
+def _taken_parts() -> pl.Expr:
+    """Millionths of a device that holds take together, each rounded up: enough to tell all from less."""
+    return (-(-pl.col("share_num") * _WHOLE // pl.col("share_den"))).sum()
+
+
+def _process_sm(on_device: pl.LazyFrame, workloads: pl.LazyFrame, telemetry: pl.LazyFrame) -> pl.LazyFrame:
+    """A pod's own SM time on a shared device, where the data themselves show that it is the pod's (ACCOUNTING 5).
+
+    Per device and hour: not if all pods show the same, if all show nothing while the device was busy, or if the only
+    pod shows what the device does: those are device figures under a pod's name, whatever the exporter's version.
+    """
+    utilized = pl.col("metric") == "gpu_util"
+    device_hour = ["device_id", "hour"]
+    pod_hour = [*device_hour, "namespace", "pod"]
+    # A pod with several replicas or containers has its value in each: once is enough.
+    of_pods = computed(
+        workloads.filter(utilized & (pl.col("gpu_instance_id") == ""))
+        .group_by(*pod_hour, "first_at", "last_at")
+        .agg(pl.col("weighted_sum", "measured_ms", "interval_ms").max())
+    )
+    whole = telemetry.filter(utilized).group_by(device_hour).agg(device_sum=pl.col("weighted_sum").sum())
+    told = (
+        of_pods.group_by(pod_hour)
+        .agg(pl.col("weighted_sum").sum())
+        .group_by(device_hour)
+        .agg(
+            pods=pl.len(),
+            different=pl.col("weighted_sum").n_unique(),
+            most=pl.col("weighted_sum").max(),
+        )
+        .join(whole, on=device_hour, how="left")
+        .filter((pl.col("different") > 1) | ((pl.col("pods") == 1) & (pl.col("most") < pl.col("device_sum"))))
+        .filter((pl.col("most") > 0) | (pl.col("device_sum") == 0))
+        .select(device_hour)
+    )
+    return (
+        on_device.filter(_is_held() & ~pl.col("whole"))
+        .join(of_pods.join(told, on=device_hour, how="semi"), on=pod_hour)
+        .filter((pl.col("last_at") > pl.col("segment_from")) & (pl.col("last_at") <= pl.col("segment_to")))
+        .filter(_is_holders_own())
+        .group_by(_LINE)
+        .agg(pl.col("weighted_sum", "measured_ms").sum())
+        .filter(pl.col("measured_ms") > 0)
+        .select(_LINE, process_sm_ratio=_millionths(_rounded_quotient(pl.col("weighted_sum"), pl.col("measured_ms"))))
+    )
 
 
 def _sum(metric: str, column: str) -> pl.Expr:

@@ -1,29 +1,40 @@
 """What this version does not bill, found in the data and refused by name, rather than billed wrongly.
 
-Whole devices are billed. A shared device (time-slicing, MPS, MIG, vGPU), a resource other than nvidia.com/gpu, or a
-hold that no device answers for stops the day with a sentence that names it.
+Whole devices are billed, and replicas of devices that are shared in time (time-slicing, MPS). MIG and vGPU, another
+resource, a node that shares its devices nobody says how, or a hold that no device answers for stops the day with a
+sentence that names it.
 """
 
 import polars as pl
 
 from pipelines.transform.devices import Window
+from pipelines.transform.sharing import SHAREABLE
 from schemas.errors import NotCovered
 
 _SHOWN = 5
 
 
-def require_whole_devices(telemetry: pl.LazyFrame, nodes: pl.LazyFrame, pods: pl.LazyFrame) -> None:
-    """Raise NotCovered if anything in the day's raw layer shares its GPUs.
+def require_known_sharing(
+    telemetry: pl.LazyFrame, nodes: pl.LazyFrame, pods: pl.LazyFrame, sharing: pl.LazyFrame
+) -> None:
+    """Raise NotCovered if anything in the day's raw layer shares its GPUs in a way that is not billed.
 
     Args:
         telemetry: rows of `DeviceTelemetry`.
         nodes: rows of `NodeSighting`.
         pods: rows of `PodSighting`.
+        sharing: rows of `Sharing`.
     """
-    sharing = (pl.col("sharing_strategy").fill_null("none") != "none") | (pl.col("replicas").fill_null(1) > 1)
-    other = ~pl.col("resource").is_in(["", "nvidia.com/gpu"])
-    shared_nodes = nodes.filter(sharing | (other & (pl.col("capacity") > 0))).select(
-        told=pl.format("node {} ({})", "node", pl.coalesce(pl.when(sharing).then("sharing_strategy"), "resource"))
+    unclear = sharing.filter(pl.col("replicas").is_null()).select("node").unique().sort("node").collect()
+    if not unclear.is_empty():
+        raise NotCovered(
+            f"cannot tell in how many parts GPUs are shared: node {_listed(unclear['node'].to_list())}. Expected the "
+            "node label nvidia.com/gpu.replicas, or a capacity that is a multiple of the GPUs that DCGM shows; give "
+            "the nodes a pool with `replicas` under `pools:`. Nothing was published."
+        )
+    other = ~pl.col("resource").is_in(["", *SHAREABLE])
+    shared_nodes = nodes.filter(other & (pl.col("capacity") > 0)).select(
+        told=pl.format("node {} ({})", "node", "resource")
     )
     mig = telemetry.filter(pl.col("gpu_instance_id") != "").select(
         told=pl.format("node {} (MIG instances on {})", "node", "device_id")
@@ -33,7 +44,7 @@ def require_whole_devices(telemetry: pl.LazyFrame, nodes: pl.LazyFrame, pods: pl
     found = pl.concat([shared_nodes, mig, single, asking]).unique().sort("told").collect()["told"].to_list()
     if found:
         raise NotCovered(
-            f"shared GPUs are not billed by this version, whole devices are: found {_listed(found)}. "
+            f"GPUs shared by MIG or vGPU are not billed by this version: found {_listed(found)}. "
             "Nothing was published; leave these nodes to another cluster entry (`matchers`), or wait for a version "
             "that bills them."
         )

@@ -235,40 +235,53 @@ RECOMPUTED_LINES = f"""
         from holdings as h
     ),
     meetings as (
-        select s.group_id, s.segment_from, s.segment_to, h.hold_id, h.held_from, h.held_to
+        select s.group_id, s.segment_from, s.segment_to, h.hold_id, h.held_from, h.held_to, h.share_num, h.share_den
         from hours as h join segments as s on s.hour = h.hour and s.node = h.node and s.device_id = h.device_id
         where not s.shared
         union all
-        select s.group_id, s.segment_from, s.segment_to, h.hold_id, h.held_from, h.held_to
+        select s.group_id, s.segment_from, s.segment_to, h.hold_id, h.held_from, h.held_to, h.share_num, h.share_den
         from hours as h join segments as s on s.hour = h.hour and s.group_id = h.shared_group
         where s.shared
     ),
     held as (
-        select group_id, segment_from, hold_id,
+        select group_id, segment_from, hold_id, any_value(share_num) as share_num, any_value(share_den) as share_den,
                sum(epoch_ms(least(held_to, segment_to)) - epoch_ms(greatest(held_from, segment_from)))::bigint as ms
         from meetings where held_from < segment_to and held_to > segment_from
         group by group_id, segment_from, hold_id
     ),
+    commons as (
+        select group_id, segment_from,
+               list_reduce(list(distinct share_den), lambda a, b: lcm(a, b))::bigint as common
+        from held group by group_id, segment_from
+    ),
+    taken as (
+        select held.group_id, held.segment_from, any_value(common) as common,
+               sum(ms * share_num * (common // share_den)) as parts
+        from held join commons on commons.group_id = held.group_id and commons.segment_from = held.segment_from
+        group by held.group_id, held.segment_from
+    ),
     lines as (
-        select s.group_id, s.segment_from, 4 as kind_rank, 'held' as charge_kind, hold_id as line_key, ms, total
+        select s.group_id, s.segment_from, 4 as kind_rank, 'held' as charge_kind, hold_id as line_key,
+               ms * share_num as ms, share_den as den, total
         from held join segments as s on s.group_id = held.group_id and s.segment_from = held.segment_from
         union all
-        select s.group_id, s.segment_from, 0, 'idle', s.group_id, owned_ms - coalesce(sum(held.ms), 0), total
-        from segments as s left join held on s.group_id = held.group_id and s.segment_from = held.segment_from
-        group by s.group_id, s.segment_from, owned_ms, total
-        having owned_ms <> coalesce(sum(held.ms), 0)
+        select s.group_id, s.segment_from, 0, 'idle', s.group_id, owned_ms * coalesce(common, 1) - coalesce(parts, 0),
+               coalesce(common, 1), total
+        from segments as s left join taken on s.group_id = taken.group_id and s.segment_from = taken.segment_from
+        where owned_ms * coalesce(common, 1) <> coalesce(parts, 0)
     ),
     parts as (
-        select *, ms * {_NUMERATOR} as numerator,
-               ((ms * {_NUMERATOR} % {_DENOMINATOR}) + {_DENOMINATOR}) % {_DENOMINATOR} as rest
+        select *, ms * {_NUMERATOR} as numerator, den * {_DENOMINATOR} as denominator,
+               ((ms * {_NUMERATOR} % (den * {_DENOMINATOR})) + den * {_DENOMINATOR}) % (den * {_DENOMINATOR}) as rest
         from lines
     ),
     placed as (
-        select *, (numerator - rest) // {_DENOMINATOR} as units,
-               total - sum((numerator - rest) // {_DENOMINATOR}) over (partition by group_id, segment_from) as residue,
+        select *, (numerator - rest) // denominator as units,
+               total - sum((numerator - rest) // denominator) over (partition by group_id, segment_from) as residue,
                count(*) over (partition by group_id, segment_from)::bigint as takers,
                row_number() over (
-                   partition by group_id, segment_from order by rest desc, kind_rank, line_key
+                   partition by group_id, segment_from
+                   order by rest * 1000000000 // denominator desc, kind_rank, line_key
                ) as place
         from parts
     )

@@ -129,6 +129,26 @@ def test_every_case_sums_to_owned_exactly(lake: Lake) -> None:
 
 def test_cases_are_the_law() -> None:
     assert {name.split("-")[1] for name in CASES} == {
-        "1", "2", "3", "11", "12", "13", "15", "16", "21", "22", "30", "31", "32", "33", "35",
+        "1", "2", "3", "4", "5", "6", "11", "12", "13", "15", "16", "18", "21", "22", "24", "30", "31", "32", "33",
+        "35",
     }  # fmt: skip
     assert all(dataclasses.is_dataclass(case) for case in CASES.values())
+
+
+def shown(lake: Lake, name: str) -> pl.DataFrame:
+    rows = lake.scan(TABLES["occupancy"], name, DAY, candidate=False).collect()
+    return rows.filter((pl.col("hour") == at("12:00")) & (pl.col("charge_kind") == "held")).sort("line_key")
+
+
+@pytest.mark.parametrize("name", ["case-4", "case-4-one-name"])
+def test_case_4_a_shared_devices_figure_is_nobodys_own(lake: Lake, name: str) -> None:
+    rows = shown(lake, name)
+    assert set(rows["attribution_scope"]) == {"device"}
+    assert rows["engine_active_ratio"].null_count() == rows.height == 3
+    assert set(rows["device_engine_active_ratio"]) == {Decimal("0.714")}
+
+
+def test_case_5_process_values_once_per_pod(lake: Lake) -> None:
+    rows = shown(lake, "case-5")
+    assert rows["process_sm_ratio"].to_list() == [Decimal("0.4"), Decimal("0.3"), Decimal("0.2")]
+    assert set(rows["attribution_scope"]) == {"process"}

@@ -53,6 +53,28 @@ def _world(name: str, **parts: object) -> World:
     return World(name, START, END, **parts)  # type: ignore[arg-type]
 
 
+def sliced_labels(replicas: int, strategy: str = "time-slicing") -> dict[str, str]:
+    """What feature discovery says of a node whose devices are shared."""
+    return {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+        "nvidia.com/gpu.replicas": str(replicas),
+        "nvidia.com/gpu.sharing-strategy": strategy,
+    }
+
+
+def sliced_node(replicas: int) -> Node:
+    """A node with one GPU in so many parts."""
+    return Node("a", START, capacity=((START, replicas),), labels=sliced_labels(replicas))
+
+
+def _sliced(name: str, *pods: str, **more: object) -> Case:
+    """Pods with one of four replicas each."""
+    gpu = "GPU-a-0"
+    lines = (*(("held", pod, "0.25") for pod in pods), *(("idle", "a", "0.25") for _ in range(4 - len(pods))))
+    sharing = tuple(pod(each, gpu, engine=0.714) for each in pods)
+    return Case(_world(name, nodes=(sliced_node(4),), cards=cards(1), pods=sharing, **more), lines, "5.191")
+
+
 def _cases() -> dict[str, Case]:
     one = {"nodes": (node(1),), "cards": cards(1)}
     gpu = "GPU-a-0"
@@ -73,6 +95,25 @@ def _cases() -> dict[str, Case]:
             (("held", "p", "0.5"), ("idle", "a", "0.5")),
             "5.191",
         ),
+        "case-4": _sliced("case-4", "p", "q", "r", virtual_gpus=True),
+        "case-4-one-name": _sliced("case-4-one-name", "p", "q", "r"),
+        "case-5": Case(
+            _world(
+                "case-5",
+                nodes=(sliced_node(4),),
+                cards=cards(1),
+                pods=(
+                    pod("p", gpu, containers=(2,), util_percent=40),
+                    pod("q", gpu, util_percent=30),
+                    pod("r", gpu, util_percent=20),
+                ),
+                virtual_gpus=True,
+                per_process=True,
+            ),
+            (("held", "p", "0.5"), ("held", "q", "0.25"), ("held", "r", "0.25")),
+            "5.191",
+        ),
+        "case-6": _sliced("case-6", "p", "q", "r", virtual_gpus=True, per_process=True),
         "case-11": Case(
             _world(
                 "case-11",
@@ -118,6 +159,17 @@ def _cases() -> dict[str, Case]:
             (("held", "p", "0.333333333333"), ("idle", "a", "0.666666666667")),
             "5.191",
         ),
+        # No series shows node a; node z keeps the day from being one on which there is nothing at all to read.
+        "case-18": Case(
+            _world(
+                "case-18",
+                nodes=(dataclasses.replace(sliced_node(4), capacity=((START, 32),)), node(1, "z")),
+                cards=cards(1, "z"),
+                pods=tuple(pod(name, containers=(1,)) for name in "pqrst"),
+            ),
+            (*(("held", name, "0.25") for name in "pqrst"), ("idle", "a", "6.75"), ("idle", "z", "1")),
+            "46.719",
+        ),
         "case-21": Case(
             _world(
                 "case-21",
@@ -137,6 +189,22 @@ def _cases() -> dict[str, Case]:
             ),
             (("held", "p", "0.695833333333"),),
             "3.612070833331603",
+        ),
+        "case-24": Case(
+            _world(
+                "case-24",
+                nodes=(
+                    dataclasses.replace(
+                        sliced_node(4),
+                        capacity=((START, 4), (at("12:30"), 8)),
+                        relabels=((at("12:30"), sliced_labels(8)),),
+                    ),
+                ),
+                cards=cards(1),
+                pods=tuple(pod(name, gpu) for name in "pqr"),
+            ),
+            (*(("held", name, "0.1875") for name in "pqr"), ("idle", "a", "0.4375")),
+            "5.191",
         ),
         "case-30": Case(
             _world(

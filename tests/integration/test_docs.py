@@ -42,7 +42,7 @@ def test_the_demo_tells_who_held_what_and_that_it_adds_up(demo: tuple[Path, str]
 def test_the_demo_sums_to_price_times_owned(catalog: duckdb.DuckDBPyConnection) -> None:
     sums = "sum(PricingQuantity), sum(BilledCost), sum(ListCost)"
     rows = catalog.execute(f"select {sums} from focus_cost_and_usage").fetchall()
-    assert rows == [(Decimal(1152), Decimal(1152) * Decimal("5.191"), Decimal(1152) * Decimal("6.88"))]
+    assert rows == [(Decimal(1248), Decimal(1248) * Decimal("5.191"), Decimal(1248) * Decimal("6.88"))]
 
 
 def test_the_sample_has_what_it_should(catalog: duckdb.DuckDBPyConnection) -> None:

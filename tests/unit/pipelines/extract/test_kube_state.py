@@ -319,3 +319,27 @@ def test_kube_state_metrics_without_gpus_is_told(cluster: Cluster) -> None:
 )
 def test_resources_in_kubernetes_spelling(name: str, resource: str) -> None:
     assert pl.DataFrame({"resource": [name]}).select(kubernetes_resource("resource")).item() == resource
+
+
+def test_a_changed_sharing_configuration_is_a_period_of_its_own(cluster: Cluster) -> None:
+    def labels(replicas: int) -> dict[str, str]:
+        return {
+            "label_nvidia_com_gpu_product": "NVIDIA-H100-80GB-HBM3-SHARED",
+            "label_nvidia_com_gpu_sharing_strategy": "time-slicing",
+            "label_nvidia_com_gpu_replicas": str(replicas),
+        }
+
+    cluster.node("node-a", "1:00:30", "2:30", gpus=4, labels=labels(4))
+    cluster.node("node-a", "2:30:30", "4:00", gpus=8, labels=labels(8))
+    told = read(cluster).node_sharing.sort("first_seen_at")
+    assert told.select("replicas", "capacity", "first_seen_at", "last_seen_at").rows() == [
+        (4, 4, instant("1:00:30"), instant("2:30")),
+        (8, 8, instant("2:30:30"), instant("4:00")),
+    ]
+    assert set(told["sharing_strategy"]) == {"time-slicing"}
+
+
+def test_a_node_without_labels_has_a_period_too(cluster: Cluster) -> None:
+    cluster.node("node-a", "1:00:30", "2:30")
+    period = only(read(cluster).node_sharing)
+    assert (period["replicas"], period["capacity"], period["sharing_strategy"]) == (None, 8, None)

@@ -520,3 +520,16 @@ def test_the_order_of_rows_does_not_matter() -> None:
     assert one.nodes.equals(other.nodes)
     assert one.pod_labels.equals(other.pod_labels)
     assert one.findings == other.findings
+
+
+def test_a_changed_sharing_configuration_is_a_period_of_its_own() -> None:
+    shared = {"gpu_sharing__strategy": "time-slicing", "gpu_product": "NVIDIA-H100-SHARED"}
+    told = fold(
+        seen(at("12:00"), node(capacity={"nvidia.com/gpu": "4"}, gpu_replicas="4", **shared)),
+        seen(at("12:25"), node(capacity={"nvidia.com/gpu": "4"}, gpu_replicas="4", **shared)),
+        seen(at("12:30"), node(capacity={"nvidia.com/gpu": "8"}, gpu_replicas="8", **shared)),
+    ).node_sharing.sort("first_seen_at")
+    assert told.select("replicas", "capacity", "first_seen_at", "last_seen_at").rows() == [
+        (4, 4, at("12:00"), at("12:25")),
+        (8, 8, at("12:30"), at("12:30")),
+    ]

@@ -14,7 +14,16 @@ from pipelines.transform.holdings import holdings
 from pipelines.transform.labels import Dimension, labeled
 from pipelines.transform.lifetimes import node_lives, pod_lives
 from pipelines.transform.occupancy import occupancy
-from schemas.tables import DeviceTelemetry, NodeSighting, PodLabels, PodSighting, WorkloadTelemetry, polars_schema
+from pipelines.transform.sharing import sharing, with_physical_capacity
+from schemas.tables import (
+    DeviceTelemetry,
+    NodeSharing,
+    NodeSighting,
+    PodLabels,
+    PodSighting,
+    WorkloadTelemetry,
+    polars_schema,
+)
 
 DAY = dt.date(2026, 3, 2)
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -47,6 +56,18 @@ def node(
     }  # fmt: skip
 
 
+def sharing_seen(
+    on: str, capacity: int, start: str = "00:00", end: str = "25:00", replicas: int | None = None,
+    strategy: str | None = None, **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A time in which kube-state-metrics saw one sharing configuration of a node."""
+    return {
+        "source": "kube_state", "node": on, "node_uid": f"uid-{on}-00:00", "resource": "nvidia.com/gpu",
+        "first_seen_at": at(start), "last_seen_at": at(end), "capacity": capacity, "replicas": replicas,
+        "sharing_strategy": strategy, "labels": "{}", **more,
+    }  # fmt: skip
+
+
 def pod(
     name: str, on: str, gpus: int = 1, scheduled: str = "00:00", finished: str | None = None, seen_to: str = "25:00",
     gone: str | None = None, deletion: str | None = None, uid: str | None = None, **more: Any,
@@ -64,7 +85,7 @@ def pod(
 def series(
     device: str, on: str, start: str = "00:00", end: str = "24:00", pod: str | None = None,
     metric: str = "engine_active", value: int = 0, gaps: list[tuple[str, str]] | None = None, model: str = MODEL,
-    uid: str = "", name: str | None = None,
+    uid: str = "", name: str | None = None, replica: str = "",
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Runs of samples every 30 s at (start, end], cut at hours and at gaps (a, b]; `pod` names a workload."""
     instants = pl.datetime_range(at(start) + dt.timedelta(seconds=30), at(end), "30s", time_unit="ms", eager=True)
@@ -80,7 +101,9 @@ def series(
         .group_by("hour", "run", maintain_order=True)
         .agg(first_at=pl.col("ts").min(), last_at=pl.col("ts").max(), instants=pl.len().cast(pl.Int64))
     )
-    namespace = {"namespace": "team", "pod": pod, "pod_uid": uid, "container": "main", "replica": ""} if pod else {}
+    namespace = (
+        {"namespace": "team", "pod": pod, "pod_uid": uid, "container": "main", "replica": replica} if pod else {}
+    )
     return [
         {
             "metric": metric, "device_id": device, "gpu_instance_id": "", "node": on, "model": model, "source": "s",
@@ -124,8 +147,9 @@ def day(
     workloads: list[dict[str, Any]] | None = None,
     rates: list[Rate] | None = None,
     window: Window = WINDOW,
+    configurations: list[dict[str, Any]] | None = None,
 ) -> Day:
-    """Run the transform over one day's evidence."""
+    """Run the transform over one day's evidence; without `configurations` no node shares its devices."""
     rates = rates or [
         Rate("nvidia-h100-80gb-hbm3", Decimal("6.88"), Decimal("5.191"), "Standard", at("00:00") - dt.timedelta(9))
     ]
@@ -135,13 +159,20 @@ def day(
     device_series = frame(DeviceTelemetry, telemetry or [])
     workload_series = frame(WorkloadTelemetry, workloads or [])
     stamp = {"cluster": pl.lit("c"), "date": pl.lit(DAY)}
+    seen = [sharing_seen(each["node"], each["capacity"]) for each in nodes or [] if each["resource"]]
+    shared = (
+        sharing(frame(NodeSharing, configurations or seen), device_series, workload_series, window=window)
+        .collect()
+        .lazy()
+    )
+    lives = with_physical_capacity(lives, shared).collect().lazy()
     owned = devices(device_series, lives, pod_times, window=window, bridge_ms=600_000).with_columns(**stamp).collect()
     held = (
-        holdings(pod_times, workload_series, owned.lazy(), window=window, bridge_ms=600_000)
+        holdings(pod_times, workload_series, owned.lazy(), shared, window=window, bridge_ms=600_000)
         .with_columns(**stamp)
         .collect()
     )
-    unlabeled = ledger(owned.lazy(), held.lazy(), price_changes(rates)).collect()
+    unlabeled = ledger(owned.lazy(), held.lazy(), shared, price_changes(rates)).collect()
     lines = labeled(
         unlabeled.lazy(), frame(PodLabels, []), dimensions=[Dimension("tenant", "acme.dev/tenant")]
     ).collect()
@@ -149,6 +180,6 @@ def day(
         devices=owned.sort("device_id", "owned_from"),
         holdings=held.sort("hold_id", "held_from"),
         lines=lines,
-        occupancy=occupancy(lines.lazy(), device_series, bridge_ms=600_000).collect(),
+        occupancy=occupancy(lines.lazy(), device_series, workload_series, bridge_ms=600_000).collect(),
         charges=charges(lines.lazy(), rates, currency="USD").collect(),
     )
