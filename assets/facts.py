@@ -166,7 +166,7 @@ def _figures(frame: pl.LazyFrame) -> Mapping[str, str]:
 
 
 @dg.asset(
-    deps=[devices, holdings, occupancy, label_coverage, RAW_INVENTORY, RAW_TELEMETRY],
+    deps=[sharing, devices, holdings, occupancy, label_coverage, RAW_INVENTORY, RAW_TELEMETRY],
     kinds={"polars", "parquet"},
     group_name="facts",
 )
@@ -182,6 +182,8 @@ def findings(
         day.fact("label_coverage"),
         nodes=node_lives(day.raw("nodes")),
         pods=pod_lives(day.raw("pods")),
+        sharing=day.fact("sharing"),
+        workloads=day.raw("workload_telemetry"),
         dimensions=settings.dimensions,
         coverage_target_percent=round(settings.config.labels.coverage_target * 100),
     )

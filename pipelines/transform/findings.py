@@ -21,6 +21,8 @@ def findings(
     *,
     nodes: pl.LazyFrame,
     pods: pl.LazyFrame,
+    sharing: pl.LazyFrame,
+    workloads: pl.LazyFrame,
     dimensions: Sequence[Dimension],
     coverage_target_percent: int,
 ) -> pl.LazyFrame:
@@ -29,6 +31,7 @@ def findings(
     Args:
         devices, holdings, occupancy, coverage: the day's facts (`coverage` is `LabelCoverage`).
         nodes, pods: rows of `pipelines.transform.lifetimes.node_lives` and `pod_lives`.
+        sharing, workloads: rows of `Sharing` and `WorkloadTelemetry`.
         dimensions: the label schema.
         coverage_target_percent: target of label coverage.
     """
@@ -41,6 +44,8 @@ def findings(
             _over_capacity(devices),
             _strange_hosts(devices, nodes),
             impossible_times(pods),
+            mixed_replicas(sharing, devices),
+            device_figures(workloads, occupancy),
             _telemetry_gaps(occupancy),
             _label_gaps(coverage, dimensions, coverage_target_percent),
         ]
@@ -155,6 +160,49 @@ def _strange_hosts(devices: pl.LazyFrame, nodes: pl.LazyFrame) -> pl.LazyFrame:
                 "dark",
             ),
             affected="dark",
+        )
+    )
+
+
+def mixed_replicas(sharing: pl.LazyFrame, devices: pl.LazyFrame) -> pl.LazyFrame:
+    """Pools whose nodes share their devices in different numbers of parts: no one price for a replica fits both."""
+    pools = devices.filter(pl.col("node_pool").is_not_null()).select("node", "node_pool").unique()
+    return (
+        sharing.join(pools, on="node")
+        .group_by("node_pool")
+        .agg(counts=pl.col("replicas").unique().sort(), affected=pl.col("node").n_unique().cast(pl.Int64))
+        .filter(pl.col("counts").list.len() > 1)
+        .select(
+            code=pl.lit("mixed_replicas"),
+            subject="node_pool",
+            message=pl.format(
+                "node pool {}: its nodes share their GPUs in {} parts; a replica is not the same on all of them.",
+                "node_pool",
+                pl.col("counts").cast(pl.List(pl.String)).list.join(" and "),
+            ),
+            affected="affected",
+        )
+    )
+
+
+def device_figures(workloads: pl.LazyFrame, occupancy: pl.LazyFrame) -> pl.LazyFrame:
+    """Shared devices whose own figures stand under the names of pods: shown by the exporter, told by no line."""
+    named = workloads.filter((pl.col("metric") == "gpu_util") & (pl.col("replica") != ""))
+    proven = occupancy.filter(pl.col("attribution_scope") == "process").select(device_id="group_id").unique()
+    return (
+        named.join(proven, on="device_id", how="anti")
+        .group_by("node")
+        .agg(affected=pl.col("device_id").n_unique().cast(pl.Int64))
+        .select(
+            code=pl.lit("device_figures"),
+            subject="node",
+            message=pl.format(
+                "node {}: {} shared GPUs show their own figures, or none, under the names of pods; no pod's line has "
+                "them. Own figures want dcgm-exporter 4.5.3-4.8.2 or later with hostPID.",
+                "node",
+                "affected",
+            ),
+            affected="affected",
         )
     )
 

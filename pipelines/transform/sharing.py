@@ -58,7 +58,8 @@ def sharing(
             ),
         )
     )
-    labeled = pl.col("replicas").is_not_null() & (pl.col("sharing_strategy").fill_null("") != "none")
+    # A label that says 0 says nothing.
+    labeled = (pl.col("replicas") >= 1).fill_null(False) & (pl.col("sharing_strategy").fill_null("") != "none")
     strategy = pl.col("sharing_strategy").is_in(["time-slicing", "mps"])
     resource = pl.col("resource") == "nvidia.com/gpu.shared"
     product = pl.col("product").str.ends_with("-SHARED")

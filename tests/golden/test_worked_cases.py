@@ -152,3 +152,12 @@ def test_case_5_process_values_once_per_pod(lake: Lake) -> None:
     rows = shown(lake, "case-5")
     assert rows["process_sm_ratio"].to_list() == [Decimal("0.4"), Decimal("0.3"), Decimal("0.2")]
     assert set(rows["attribution_scope"]) == {"process"}
+
+
+def test_case_6_device_figures_under_pod_names_are_told(lake: Lake) -> None:
+    rows = shown(lake, "case-6")
+    assert set(rows["attribution_scope"]) == {"device"}
+    assert rows["process_sm_ratio"].null_count() == rows.height
+    for name, told in (("case-6", ["a"]), ("case-4", ["a"]), ("case-5", [])):
+        findings = lake.scan(TABLES["findings"], name, DAY, candidate=False).collect()
+        assert findings.filter(pl.col("code") == "device_figures")["subject"].to_list() == told

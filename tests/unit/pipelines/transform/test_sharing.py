@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from pipelines.transform.devices import NodePool
+from pipelines.transform.findings import mixed_replicas
 from pipelines.transform.scope import require_known_sharing
 from pipelines.transform.sharing import sharing
 from schemas.errors import NotCovered
@@ -158,6 +159,7 @@ def decided(
         (sharing_seen("a", 8, replicas=1, strategy="none"), 8, ("exclusive", 1, 8, "none")),
         (sharing_seen("a", 8, replicas=4, strategy="time-slicing"), 0, ("time_slicing", 4, 2, "node label")),
         (sharing_seen("a", 8, replicas=4, strategy="mps"), 2, ("mps", 4, 2, "node label")),
+        (sharing_seen("a", 8, replicas=0), 8, ("exclusive", 1, 8, "none")),
         (sharing_seen("a", 8, strategy="time-slicing"), 2, ("time_slicing", 4, 2, "strategy label")),
         (sharing_seen("a", 8, resource="nvidia.com/gpu.shared"), 2, ("time_slicing", 4, 2, "resource name")),
         (sharing_seen("a", 8, product="NVIDIA-A100-SHARED"), 4, ("time_slicing", 2, 4, "product name")),
@@ -181,3 +183,15 @@ def test_a_node_that_shares_nobody_says_how_is_refused() -> None:
     told = sharing(periods, nothing[0], frame(WorkloadTelemetry, []), window=WINDOW)
     with pytest.raises(NotCovered, match=r"in how many parts GPUs are shared: node a\..*`replicas` under `pools:`"):
         require_known_sharing(*nothing, told)
+
+
+def test_a_pool_with_different_numbers_of_parts_is_told() -> None:
+    pool = {"labels": '{"label_karpenter_sh_nodepool":"sliced"}'}
+    nodes = [node(name, 4) | pool for name in "ab"]
+    configurations = [sharing_seen("a", 4, replicas=4), sharing_seen("b", 2, replicas=2)]
+    told = day(nodes, configurations=configurations, telemetry=series("GPU-0", "a") + series("GPU-1", "b"))
+    sharing_rows = sharing(
+        frame(NodeSharing, configurations), frame(DeviceTelemetry, []), frame(WorkloadTelemetry, []), window=WINDOW
+    )
+    [finding] = mixed_replicas(sharing_rows, told.devices.lazy()).collect().to_dicts()
+    assert "node pool sliced: its nodes share their GPUs in 2 and 4 parts" in finding["message"]
