@@ -41,7 +41,7 @@ def by_hour(frame: pl.DataFrame, column: str) -> list[tuple[Any, ...]]:
     return frame.group_by("hour").agg(pl.col(column).sum()).sort("hour").rows()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
 def test_lines_sum_to_owned_whatever_is_held(world: dict[str, list[dict[str, Any]]], order: random.Random) -> None:
     told = day(**world)
